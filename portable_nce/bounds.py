@@ -95,7 +95,7 @@ def info_nce(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -193,7 +193,7 @@ def info_nce_anchor(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -208,8 +208,8 @@ def info_nce_anchor(
     TypeError
         If `scores` is not a real floating-point array, or `nu` not a number.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two, `nu` not a number
-        greater than 0 that float32 can hold, or `form` not one of the two.
+        If `scores` is not a matrix with at least as many columns as rows, and at least two, `nu` not a positive finite
+        float32 number, or `form` not one of the two.
 
     See Also
     --------
@@ -273,7 +273,7 @@ def dual_critic(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -332,7 +332,7 @@ def dual(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -402,7 +402,7 @@ def flo(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -463,7 +463,7 @@ def fdv(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -514,7 +514,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -580,7 +580,7 @@ def mine(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -593,7 +593,7 @@ def mine(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
         If a shape does not fit, or `rate` is not in (0, 1].
 
@@ -657,7 +657,7 @@ def nwj(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -728,12 +728,12 @@ def tuba(
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf.
     log_baseline : float or array, shape (K,) or of one entry
-        Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
+        Logarithm of the baseline a of each row, a function of the row alone; differentiable if an array.
     positives : array of int, shape (K,), optional
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -745,9 +745,9 @@ def tuba(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape or device does not fit.
+        If a shape or device is invalid.
 
     References
     ----------
@@ -795,12 +795,12 @@ def interpolated(
     alpha : float
         Weight α of the batch in the baseline, in [0, 1]: 0 is `tuba`, 1 is like `info_nce`.
     log_baseline : float or array, shape (K,) or of one entry
-        Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
+        Logarithm of the baseline a of each row, a function of the row alone; differentiable if an array.
     positives : array of int, shape (K,), optional
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -812,9 +812,9 @@ def interpolated(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape or device does not fit, or `alpha` is not in [0, 1].
+        If a shape or device is invalid, or `alpha` is not in [0, 1].
 
     References
     ----------
@@ -873,7 +873,7 @@ def js(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -934,7 +934,7 @@ def js_mi(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -996,7 +996,7 @@ def smile(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -1055,7 +1055,7 @@ def club(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -1104,7 +1104,7 @@ def leave_one_out(
         Log-densities L of K columns given each of K rows, positives on the diagonal. A negative of -inf adds 0 to the
         sum. A positive of -inf makes the bound -inf; a column whose other entries are all -inf makes it inf.
     mask : array of bool, shape (K, K), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
@@ -1150,7 +1150,7 @@ def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> Arra
         Log-densities :math:`\log q(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal. One of -inf
         makes the bound -inf.
     entropy : float or array of one entry
-        Entropy of Y in nats; differentiable as an array.
+        Entropy of Y in nats; differentiable if an array.
 
     Returns
     -------
@@ -1160,9 +1160,9 @@ def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> Arra
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape or device does not fit.
+        If a shape or device is invalid.
 
     References
     ----------
@@ -1205,9 +1205,9 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: Reduct
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape or device does not fit.
+        If a shape or device is invalid.
 
     References
     ----------
@@ -1332,7 +1332,7 @@ def log_n_ceiling(
         Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------

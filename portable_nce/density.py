@@ -110,8 +110,8 @@ def local_nce(
     noise_log_q : float or array, shape (N, k) or (k,)
         Log-density of the noise distribution at the samples.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. Their number in a context is its k; a context without any has loss 0,
-        and counts.
+        Samples to include; all by default. Their number in a context is its k; a context without any has loss 0, and
+        counts.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -125,9 +125,9 @@ def local_nce(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -173,7 +173,7 @@ def negative_sampling(
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the loss.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. A context without any has the loss of its data alone, and counts.
+        Samples to include; all by default. A context without any has the loss of its data alone, and counts.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -187,9 +187,9 @@ def negative_sampling(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -240,7 +240,7 @@ def ranking_nce(
     noise_log_q : float or array, shape (N, k) or (k,), optional
         Log-density of the noise distribution at the samples.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. A context without any has loss 0, and counts.
+        Samples to include; all by default. A context without any has loss 0, and counts.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -254,9 +254,9 @@ def ranking_nce(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -337,8 +337,8 @@ def info_nce_anchor(
         Prior weight ν > 0 of the anchor, relative to each other class. Towards 0 the loss becomes `ranking_nce`'s of
         k - 1 samples.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. Their number in a context is its k; a context without any has no
-        loss, which is a mean over them, and does not count.
+        Samples to include; all by default. Their number in a context is its k; a context without any has no loss, which
+        is a mean over them, and does not count.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -352,9 +352,9 @@ def info_nce_anchor(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit, or `nu` is not a number greater than 0 that float32 can hold.
+        If a shape, device or option is invalid, or `nu` is not a positive finite float32 number.
 
     See Also
     --------
@@ -403,7 +403,7 @@ def nre_a(
         Scores of each simulation with k parameters drawn from the prior. A sample of score -inf adds nothing to the
         loss, and counts in k.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. A simulation without any does not count.
+        Samples to include; all by default. A simulation without any does not count.
     weights : array, shape (N,), optional
         Weights of the simulations.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -417,9 +417,9 @@ def nre_a(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -469,7 +469,7 @@ def nre_b(
         Scores of each simulation with k parameters drawn from the prior. A sample of score -inf adds nothing to the
         sum.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. A simulation without any has loss 0, and counts.
+        Samples to include; all by default. A simulation without any has loss 0, and counts.
     weights : array, shape (N,), optional
         Weights of the simulations.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -483,9 +483,9 @@ def nre_b(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -544,8 +544,8 @@ def nre_c(
     gamma : float, default: 1.0
         Odds γ > 0 that a parameter belongs to the simulation; `math.inf` is exact.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. Their number for a simulation is its k; a simulation without any does
-        not count.
+        Samples to include; all by default. Their number for a simulation is its k; a simulation without any does not
+        count.
     weights : array, shape (N,), optional
         Weights of the simulations.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -559,10 +559,9 @@ def nre_c(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit, or `gamma` is neither `math.inf` nor a number greater than 0 that
-        float32 can hold.
+        If a shape, device or option is invalid, or `gamma` is neither `math.inf` nor a positive finite float32 number.
 
     References
     ----------
@@ -612,7 +611,7 @@ def balance_penalty(
     noise_scores : array, shape (N, k)
         Scores of each simulation with k parameters drawn from the prior.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. A simulation without any does not count.
+        Samples to include; all by default. A simulation without any does not count.
     weights : array, shape (N,), optional
         Weights of the simulations in the mean.
 
@@ -624,9 +623,9 @@ def balance_penalty(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape or device does not fit.
+        If a shape or device is invalid.
 
     References
     ----------
@@ -665,7 +664,7 @@ def log_partition(
     noise_log_q : float or array, shape (N, k) or (k,)
         Log-density of the distribution that they were drawn from.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. The mean is over those.
+        Samples to include; all by default. The mean is over those.
 
     Returns
     -------
@@ -676,9 +675,9 @@ def log_partition(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -733,7 +732,7 @@ def sampled_softmax(
     include_positive : bool, default: True
         Whether the data are among the samples.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default.
+        Samples to include; all by default.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -747,9 +746,9 @@ def sampled_softmax(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -803,13 +802,13 @@ def full_softmax(
     Parameters
     ----------
     scores : array, shape (N, V)
-        Scores s of all V values of x, for each context. A value whose score is -inf takes no part, as if it were
-        masked: a target too, and its context then does not count.
+        Scores s of all V values of x, for each context. A score of -inf masks its value; a context whose target is
+        masked does not count.
     targets : array of int, shape (N,)
-        The value found in each context, from 0 to V - 1. Others are an error where the values are at hand (NumPy,
-        PyTorch's CPU tensors outside of transforms); elsewhere such a context does not count.
+        The value found in each context, from 0 to V - 1. Out-of-range indices raise for NumPy and eager PyTorch CPU
+        tensors; elsewhere such a context does not count.
     mask : array of bool, shape (N, V), optional
-        Values that take part; all by default.
+        Values to include; all by default.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -823,9 +822,9 @@ def full_softmax(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -866,9 +865,9 @@ def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> Arr
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -927,7 +926,7 @@ def self_normalization(
     log_q : float or array, shape (N, k) or (k,), optional
         Log-density of the distribution that the samples were drawn from; None if the scores are of all values.
     mask : array of bool, shape (N, V) or (N, k), optional
-        Values or samples that take part; all by default.
+        Values or samples to include; all by default.
 
     Returns
     -------
@@ -937,9 +936,9 @@ def self_normalization(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------

@@ -67,12 +67,12 @@ def effective_sample_size(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too.
+        Scores g, temperature included. A score of -inf masks its pair, positives included.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
+        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     normalized : bool, default: False
@@ -90,9 +90,9 @@ def effective_sample_size(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -137,8 +137,8 @@ def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     positives : array of int, shape (K,), optional
         Column of each row's positive; by default that on the diagonal.
     mask : array of bool, shape (K, N), optional
-        Pairs that take part; all by default. Rows without a positive or without a negative do not count, and each has
-        the ceiling of its own columns.
+        Pairs to include; all by default. Rows without a positive or without a negative do not count, and each has the
+        ceiling of its own columns.
 
     Returns
     -------
@@ -191,9 +191,9 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -319,8 +319,7 @@ def top_k_accuracy(
     Parameters
     ----------
     scores : array, shape (N, K), or (N, D) with `key`
-        Scores g, or embeddings of the queries. A pair whose score is -inf takes no part, as if it were masked: a
-        positive too.
+        Scores g, or embeddings of the queries. A score of -inf masks its pair, positives included.
     key : array, shape (K, D), optional
         Embeddings of the keys: their scores are computed in blocks, without the N × K matrix.
     k : int, default: 1
@@ -328,10 +327,10 @@ def top_k_accuracy(
     similarity : str, Similarity or callable, optional
         How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
+        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -348,9 +347,9 @@ def top_k_accuracy(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -403,8 +402,7 @@ def recall_at(
     Parameters
     ----------
     scores : array, shape (N, K), or (N, D) with `key`
-        Scores g, or embeddings of the queries. A pair whose score is -inf takes no part, as if it were masked: a
-        positive too.
+        Scores g, or embeddings of the queries. A score of -inf masks its pair, positives included.
     key : array, shape (K, D), optional
         Embeddings of the keys: their scores are computed in blocks, without the N × K matrix.
     k : int, default: 1
@@ -412,10 +410,10 @@ def recall_at(
     similarity : str, Similarity or callable, optional
         How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
+        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -432,9 +430,9 @@ def recall_at(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -587,9 +585,9 @@ def top_k(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit, or there are fewer than k keys.
+        If a shape, device or option is invalid, or there are fewer than k keys.
 
     References
     ----------

@@ -84,20 +84,20 @@ def info_nce(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
-        and a row that has no other positive does not count.
+        Scores g, temperature included. A score of -inf masks its pair, positives included; a row without another
+        positive does not count.
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        The positives of each row, or weights of positives (soft targets); the diagonal by default, for
-        which K must be at least N. Numbers that are no columns are an error where the values are at hand; elsewhere
-        such a row has no positive.
+        The positives of each row, or weights of positives (soft targets); the diagonal by default, for which K must be
+        at least N. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
+        positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        What several positives mean; see `portable_nce.objectives.info_nce`.
+        Treatment of several positives; see `portable_nce.objectives.info_nce`.
 
     Returns
     -------
@@ -107,9 +107,9 @@ def info_nce(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -161,26 +161,26 @@ def flat_nce(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
-        and a row that has no other positive does not count.
+        Scores g, temperature included. A score of -inf masks its pair, positives included; a row without another
+        positive does not count.
     include_positive : bool, default: False
-        Whether the positive stands in the denominator (FlatNCE⊕, whose gradient is InfoNCE's).
+        Whether the positive is in the denominator (FlatNCE⊕, whose gradient is InfoNCE's).
     form : {"log", "detach"}, default: "log"
         ``"log"`` is :math:`u_i`, with `include_positive` :math:`\log(1 + e^{u_i})`. ``"detach"`` is
         :math:`e^{u_i - \mathrm{sg}\,u_i}`, with `include_positive`
         :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})`: always 1, with the same gradient.
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        The positives of each row, or weights of positives (soft targets); the diagonal by default, for
-        which K must be at least N. Numbers that are no columns are an error where the values are at hand; elsewhere
-        such a row has no positive.
+        The positives of each row, or weights of positives (soft targets); the diagonal by default, for which K must be
+        at least N. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
+        positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive and a negative, weighted sum, or the weighted losses.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        What several positives mean; see `portable_nce.objectives.flat_nce`.
+        Treatment of several positives; see `portable_nce.objectives.flat_nce`.
 
     Returns
     -------
@@ -191,9 +191,9 @@ def flat_nce(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -229,20 +229,20 @@ def dcl(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
-        and a row that has no other positive does not count.
+        Scores g, temperature included. A score of -inf masks its pair, positives included; a row without another
+        positive does not count.
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        The positives of each row, or weights of positives (soft targets); the diagonal by default, for
-        which K must be at least N. Numbers that are no columns are an error where the values are at hand; elsewhere
-        such a row has no positive.
+        The positives of each row, or weights of positives (soft targets); the diagonal by default, for which K must be
+        at least N. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
+        positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive and a negative, weighted sum, or the weighted losses.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        What several positives mean; see `portable_nce.objectives.flat_nce`.
+        Treatment of several positives; see `portable_nce.objectives.flat_nce`.
 
     Returns
     -------
@@ -253,9 +253,9 @@ def dcl(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -294,28 +294,27 @@ def cosent(
     scores : array, shape (N,)
         Similarities s of N pairs. One of -inf takes no part.
     grades : array of real numbers, shape (N,)
-        How similar each pair is to be, in any unit; only their order counts, and nothing is differentiated by them. A
-        pair whose grade is NaN takes no part.
+        Target similarity of each pair, in any unit; only the order matters. No gradient. A pair whose grade is NaN is
+        ignored.
     scale : float or array of one entry, default: 20.0
-        Scale α > 0 of the similarities, the inverse of a temperature; differentiable as an array.
+        Scale α > 0 of the similarities, the inverse of a temperature; differentiable if an array.
     mask : array of bool, shape (N,), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
-        How often each pair counts, w >= 0: a pair of weight 2 is worth the same pair twice. One of weight 0 takes no
-        part.
+        Multiplicity w ≥ 0 of each pair: weight 2 counts the pair twice, weight 0 ignores it.
 
     Returns
     -------
     array
-        Loss in nats: 0-d, of the library, dtype and device of `scores`. It is one logarithm for the batch, no mean over
-        rows; so there is no `reduction`.
+        Loss in nats: 0-d, of the library, dtype and device of `scores`. It is one logarithm for the whole batch, so
+        there is no `reduction`.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -359,21 +358,20 @@ def supcon(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
-        and a row that has no other positive does not count.
+        Scores g, temperature included. A score of -inf masks its pair, positives included; a row without another
+        positive does not count.
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        The positives of each row, or weights of positives (soft targets); the diagonal by default, for
-        which K must be at least N. Numbers that are no columns are an error where the values are at hand; elsewhere
-        such a row has no positive.
+        The positives of each row, or weights of positives (soft targets); the diagonal by default, for which K must be
+        at least N. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
+        positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default. A matrix of embeddings with themselves wants its diagonal
-        False.
+        Pairs to include; all by default. A matrix of embeddings with themselves wants its diagonal False.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        What several positives mean; see `portable_nce.objectives.info_nce`.
+        Treatment of several positives; see `portable_nce.objectives.info_nce`.
 
     Returns
     -------
@@ -383,9 +381,9 @@ def supcon(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -422,13 +420,13 @@ def nca(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, such as minus squared distances, temperature included. A pair whose score is -inf takes no part, as if
-        it were masked: a positive too, and a row that has no other positive does not count.
+        Scores g, such as minus squared distances, temperature included. A score of -inf masks its pair, positives
+        included; a row without another positive does not count.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
+        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -442,9 +440,9 @@ def nca(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -486,19 +484,19 @@ def dclw(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
-        and a row that has no other positive does not count.
+        Scores g, temperature included. A score of -inf masks its pair, positives included; a row without another
+        positive does not count.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        Temperature τ > 0 by which the scores were divided, or that of each row; differentiable as an array.
+        Temperature τ > 0 by which the scores were divided, shared or one per row; differentiable if an array.
     sigma : float or array of one entry, default: 0.5
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
-        Whether the weights are constants, as in lightly; in the authors' code they are not.
+        Whether the weights are constants, as in lightly (not in the authors' code).
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
+        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -513,9 +511,9 @@ def dclw(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -553,10 +551,10 @@ def clip(
     Parameters
     ----------
     scores : array, shape (N, N)
-        Scores g, scale included; the positives are on the diagonal. A pair whose score is -inf takes no part, as if it
-        were masked: a positive too, which then counts in neither direction.
+        Scores g, scale included; the positives are on the diagonal. A score of -inf masks its pair; a masked positive
+        counts in neither direction.
     mask : array of bool, shape (N, N), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -570,9 +568,9 @@ def clip(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -622,13 +620,13 @@ def relic(
     direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
         ``"b_to_a"`` takes :math:`\mathrm{KL}(p^b_i \,\Vert\, p^a_i)`.
     stop_gradient : {None, "first", "second"}, default: None
-        Which of the divergence's two distributions is a constant.
+        Distribution of the divergence that is treated as a constant.
     symmetric : bool, default: False
-        Whether to average this loss with that of the transposed scores.
+        Whether to average the losses of the scores and of their transpose.
     include_positive : bool, default: True
-        Whether the divergence is that of distributions over all columns, or over the negatives alone (CO2).
+        Whether the divergence is over all columns, or over the negatives alone (CO2).
     mask : array of bool, shape (N, N), optional
-        Pairs that take part; all by default. Entry (i, j) says whether row i sees sample j, in both distributions.
+        Pairs to include; all by default. Entry (i, j) includes sample j in both distributions of row i.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -642,9 +640,9 @@ def relic(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -690,13 +688,12 @@ def logistic(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, scale and bias included. A pair whose score is -inf takes no part, as if it were masked: the term of a
-        positive too is left out.
+        Scores g, scale and bias included. A score of -inf masks its pair, positives included.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
+        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -711,9 +708,9 @@ def logistic(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -755,23 +752,23 @@ def contrastive(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, which are minus the distances d. A pair whose score is -inf takes no part, as if it were masked: the
-        term of a positive too is left out, of the sum and of the number of pairs.
+        Scores g, which are minus the distances d. A score of -inf masks its pair, positives included: the pair is left
+        out of the sum and of the number of pairs.
     margin : float or array of one entry, default: 1.0
-        Margin m beyond which negatives are left alone.
+        Margin m; negatives farther apart have no loss.
     positive_margin : float or array of one entry, default: 0.0
-        Margin m⁺ within which positives are left alone.
+        Margin m⁺; positives closer than this have no loss.
     positive_power, negative_power : {1, 2}, default: 2
         Powers a and b.
     average : {"all", "nonzero"}, default: "all"
-        Whether the mean is over all pairs, or over those whose term is not 0.
+        Whether the mean is over all pairs, or over those whose loss is not 0.
     balance : bool, default: False
-        Whether the mean is that over the positives plus that over the negatives.
+        Whether the mean is the sum of the mean over positives and the mean over negatives.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
+        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -785,9 +782,9 @@ def contrastive(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -832,27 +829,27 @@ def triplet(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, which are minus the distances d. A pair whose score is -inf takes no part, as if it were masked: the
-        triples of a positive too are left out, of the sum and of their number.
+        Scores g, which are minus the distances d. A score of -inf masks its pair, positives included: its triples are
+        left out of the sum and of their number.
     margin : float or array of one entry, default: 0.2
         Margin m.
     mining : {"batch_all", "batch_hard", "semi_hard"} or pair of str, default: "batch_all"
-        All triples of a row; only that of its farthest positive and its nearest negative; or every positive with the
-        nearest negative that is farther than it, and if there is none, with the farthest one (FaceNet's choice, as in
-        TensorFlow Addons). A pair names a rule for the positives and one for the negatives, as in
-        ``("easy", "semi_hard")``. The rules are ``"all"``; ``"hard"``, the farthest positive, or the nearest negative;
-        ``"easy"``, the nearest positive, or the farthest negative; and, on one side, ``"semi_hard"``: the nearest
-        negative that is farther than the positive (else the farthest), or the farthest positive that is nearer than the
-        negative (else the nearest). With form "margin", a negative that is farther by the margin costs nothing.
+        All triples of a row; the farthest positive with the nearest negative; or every positive with the nearest
+        negative that is farther than it, else with the farthest negative (FaceNet's choice, as in TensorFlow Addons). A
+        pair gives the rules for positives and negatives, as in ``("easy", "semi_hard")``. The rules are ``"all"``;
+        ``"hard"``, the farthest positive or the nearest negative; ``"easy"``, the nearest positive or the farthest
+        negative; and, on one side only, ``"semi_hard"``, the nearest negative that is farther than the positive (else
+        the farthest), or the farthest positive that is nearer than the negative (else the nearest). With form "margin",
+        a negative that is farther by the margin has no loss.
     form : {"margin", "soft"}, default: "margin"
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
         Whether the mean is over all triples, or over those whose loss is not 0.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
+        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -866,9 +863,9 @@ def triplet(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -907,15 +904,15 @@ def margin_mse(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g. A pair whose score is -inf takes no part, as if it were masked.
+        Scores g. A score of -inf masks its pair.
     teacher_scores : array, shape (N, K)
         Scores t of the teacher, without gradient. A pair whose score is -inf takes no part.
     positives : array of int, shape (N,), optional
         The positive of each row; the diagonal by default, for which K must be at least N. All other columns are
-        negatives. Numbers that are no columns are an error where the values are at hand; elsewhere such a row has no
+        negatives. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
         positive.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default. A row without a positive or without a negative does not count.
+        Pairs to include; all by default. A row without a positive or without a negative does not count.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -930,9 +927,9 @@ def margin_mse(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------

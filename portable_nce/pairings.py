@@ -1,7 +1,7 @@
-"""Pairings: which entries of the score matrix are positive, negative, or take no part.
+"""Pairings: which entries of the score matrix are positive, negative or excluded.
 
-A pairing is a rule for a tile of the matrix, and the arrays that the rule reads. No N × K mask exists unless the rule
-itself is one.
+A pairing is a rule for a tile of the matrix and the arrays that the rule reads. There is no N × K mask, unless the rule
+reads one.
 """
 
 from __future__ import annotations
@@ -57,25 +57,24 @@ STRATEGIES: tuple[MarginStrategy, ...] = get_args(MarginStrategy)
 
 
 class Tile(NamedTuple):
-    """A tile of the score matrix, as a rule sees it.
+    """Tile of the score matrix, the argument of a rule.
 
-    Everything broadcasts to the tile: what belongs to rows has shape (n, 1) or (n, 1, C), what belongs to columns
-    (1, k) or (1, k, C), and what belongs to pairs (n, k). That is so in symmetric losses too, where the columns against
-    the rows take the same rule: its tiles have all n rows there, and some columns. What a rule says of a pair must not
-    depend on other pairs of the tile.
+    Arrays broadcast to the tile: those of rows have shape (n, 1) or (n, 1, C), those of columns (1, k) or (1, k, C),
+    those of pairs (n, k). Symmetric losses call the same rule for columns against rows, with tiles of all rows and some
+    columns. The result for a pair must not depend on other pairs of the tile.
 
     Attributes
     ----------
     i, j : array
-        Row and column numbers.
+        Row and column indices.
     n_rows, n_columns : int
         Shape of the whole matrix.
     rows, columns, pairs : tuple of array
         The tile's part of the pairing's arrays.
     dtype : dtype
-        What the scores are computed in, and weights should be.
+        Dtype of the scores, in which weights should be returned.
     mask : array of bool, or None
-        Pairs (n, k) that take part, None for all. A rule need not heed it: what it says of others has no effect.
+        Pairs (n, k) that are included, None for all. A rule may ignore it: its result for other pairs has no effect.
     """
 
     i: Array
@@ -96,12 +95,12 @@ class Tile(NamedTuple):
 
 
 def _exchanged(x: Array) -> Array:
-    """An array with its first two axes exchanged."""
+    """Array with its first two axes exchanged."""
     return namespace_of(x).permute_dims(x, (1, 0, *range(2, len(x.shape))))
 
 
 class Members(NamedTuple):
-    """The positives and negatives of a tile, and weights of both, or None where all are 1."""
+    """Positives and negatives of a tile, and their weights (None if all are 1)."""
 
     positives: Array
     negatives: Array
@@ -109,7 +108,7 @@ class Members(NamedTuple):
     negative_weights: Array | None = None
 
     def refuse_weights(self, *, of_positives: bool = True) -> None:
-        """Raise an error if pairs have weights, or negatives have."""
+        """Raise an error if negatives, or by default any pairs, have weights."""
         if self.negative_weights is not None:
             raise ValueError("pairing: expected pairs without weights, which triplets and hard_negatives do not take")
         if of_positives and self.weights is not None:
@@ -123,14 +122,14 @@ Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 
 
 class Structure(NamedTuple):
-    """Positions of the positives of a pairing, if they are known without a mask of the matrix.
+    """Positions of the positives, as far as they are known without evaluating the rule.
 
-    By default, the positive of row i is column i, and all other columns are negatives. `known`: False for rules of
-    users. `views`: rows of one sample, which are positives of one another; with two or more, or `own`, column i is
-    neither positive nor negative for row i. `by_index`: an array gives the columns of the positives. `separate_queue`:
-    the positives are another array. `absent`: no row has a positive. `elsewhere`: the positive of a row may be on
-    another rank. `by_label`: all columns with the label of the row are positives. `ids`: no column with the id of the
-    row is a negative.
+    By default, the positive of row i is column i, and all other columns are negatives. `known`: False for user rules.
+    `views`: number of rows per sample, positives of one another; with two or more, or with `own`, column i is neither
+    positive nor negative for row i. `by_index`: an array gives the columns of the positives. `separate_queue`: the
+    positives are a separate array. `absent`: no row has a positive. `elsewhere`: positives may be on another rank.
+    `by_label`: columns with the label of the row are positives. `ids`: columns with the id of the row are not
+    negatives.
     """
 
     views: int = 1
@@ -145,12 +144,12 @@ class Structure(NamedTuple):
 
     @property
     def on_diagonals(self) -> bool:
-        """Whether positives lie on diagonals, and all other columns but the row's own are negatives."""
+        """Whether positives are on diagonals, and all other columns except column i of row i are negatives."""
         return self.known and not (self.given or self.absent or self.has_labels)
 
     @property
     def given(self) -> bool:
-        """Whether the positives are an operand of their own."""
+        """Whether the positives are a separate operand."""
         return self.by_index or self.separate_queue
 
     @property
@@ -163,20 +162,19 @@ UNKNOWN = Structure(known=False)
 
 
 class Pairing(EqualByContents):
-    """A rule and its arrays.
+    """Rule and its arrays.
 
     Parameters
     ----------
     rule : callable
-        Takes a `Tile`, returns two boolean arrays of its shape (n, k), or (n, 1) or (1, k) if all columns or all rows
-        are alike: the positives and the negatives; and, if positives have weights, these, as a third array (n, k) of
-        floating-point numbers ≥ 0. What counts is a weight divided by the sum of those of its row. A fourth array gives
-        weights of the negatives: each counts as many times (see `weighted`). A weight of NaN makes the loss of its row
-        NaN.
+        Takes a `Tile` and returns two boolean arrays, positives and negatives, of its shape (n, k), or (n, 1) or (1, k)
+        to broadcast. An optional third array (n, k) has floating-point weights ≥ 0 of the positives, which are
+        normalised in each row. An optional fourth has weights of the negatives, which act as multiplicities (see
+        `weighted`). A NaN weight makes the loss of its row NaN.
     rows, columns, pairs : tuple of array, default: ()
         Arrays that the rule reads, of shapes (N,) or (N, C), (K,) or (K, C), and (N, K).
     one_per_row, one_per_column : bool, default: False
-        Whether no row, or no column, can have more than one positive.
+        Whether each row, or each column, has at most one positive.
 
     Examples
     --------
@@ -224,8 +222,10 @@ class Pairing(EqualByContents):
         self.one_per_row = check_bool("one_per_row", one_per_row)
         self.one_per_column = check_bool("one_per_column", one_per_column)
         self.structure = UNKNOWN
-        self.extra_columns = False  # columns beyond the rows are negatives of all, and the structure is of the others
-        # The rule holds for the columns against the rows too, with the arrays of both exchanged.
+        self.extra_columns = (
+            False  # columns beyond the rows are negatives of all rows; `structure` describes the others
+        )
+        # Whether the rule with exchanged arrays also describes columns against rows.
         self.exchangeable = False
 
     def __repr__(self) -> str:
@@ -238,7 +238,7 @@ class Pairing(EqualByContents):
         Parameters
         ----------
         **arrays : tuple of array
-            What to replace.
+            Arrays to replace.
 
         Returns
         -------
@@ -266,33 +266,33 @@ class Pairing(EqualByContents):
 
 
 _UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "extra_columns": False}
-"""Fields of a pairing whose rule is made of another."""
+"""Fields of a pairing with a derived rule."""
 
 
 class _RuleOf(Record):
-    """A rule made of another."""
+    """Rule derived from another."""
 
     rule: Rule
 
 
 class _Transposed(_RuleOf):
-    """A rule seen from the columns."""
+    """Transposed rule."""
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         found: Any = self.rule(tile.transposed())
         if not isinstance(found, (tuple, list)):
-            return found  # type: ignore[no-any-return]  # which is refused
+            return found  # type: ignore[no-any-return]  # rejected by `split`
         return tuple(_copied(_exchanged(x)) if len(getattr(x, "shape", ())) == 2 else x for x in found)  # noqa: PLR2004  (a matrix)
 
 
 def _copied(x: Array) -> Array:
-    """A matrix row by row in memory, as scores are: operations on two orders at once take longer than the copy."""
+    """Row-major copy: mixing memory orders in elementwise operations is slower than the copy."""
     xp = namespace_of(x)
     return xp.reshape(xp.reshape(x, (-1,)), tuple(x.shape))
 
 
 def split(rule: Rule, tile: Tile) -> Members:
-    """The positives and negatives of a tile by a rule, where the mask lets pairs take part, and their weights."""
+    """Positives, negatives and weights of a tile by a rule, with the mask applied."""
     xp, mask = namespace_of(tile.i), tile.mask
     found: Any = rule(tile)
     if not isinstance(found, (tuple, list)) or len(found) not in {2, 3, 4}:
@@ -313,23 +313,22 @@ def split(rule: Rule, tile: Tile) -> Members:
 def _with_weights(
     positives: Array, negatives: Array, weights: Array | None = None, of_negatives: Array | None = None
 ) -> Members:
-    """Members of a tile, without pairs whose weight is 0. Those whose weight is NaN stay, see `undefined_rows`."""
+    """Members of a tile without pairs of weight 0; NaN weights stay, see `undefined_rows`."""
     if of_negatives is not None:
         negatives = _and(negatives, _not(of_negatives <= 0))
     if weights is not None:
         absent = weights <= 0
         if of_negatives is None:
-            # Without a weight, a positive is what all others are that the loss compares with positives.
+            # A positive of weight 0 becomes a negative.
             negatives = _or(negatives, _and(positives, absent))
         positives = _and(positives, _not(absent))
     return Members(positives, negatives, weights, of_negatives)
 
 
 def undefined_rows(members: Members) -> Array | None:
-    """The rows (n,) of a tile in which a pair that takes part has NaN for a weight; None where there are no weights.
+    """Boolean array (n,) of rows of a tile with a NaN weight on an included pair; None without weights.
 
-    NaN is neither greater than 0 nor equal to it: without these rows' losses being NaN, a teacher that has diverged
-    would look like one with which the student agrees.
+    Their losses become NaN. Otherwise a diverged teacher would pass unnoticed, since comparisons with NaN are False.
     """
     undefined: Array | None = None
     for among, weights in zip(members[:2], members[2:], strict=True):
@@ -341,18 +340,18 @@ def undefined_rows(members: Members) -> Array | None:
 
 
 def _check_weights(xp: Namespace, whose: str, weights: Array, shape: tuple[int, int]) -> None:
-    """Weights must be numbers of the shape of the tile."""
+    """Check that weights are floating-point and have the shape of the tile."""
     if not xp.isdtype(getattr(weights, "dtype", None), "real floating") or tuple(weights.shape) != shape:
         got = f"{getattr(weights, 'dtype', type(weights).__name__)} {tuple(getattr(weights, 'shape', ()))}"
         raise ValueError(f"pairing: expected weights of {whose}, floating-point numbers of shape {shape}, got {got}")
 
 
 def _check_members(members: Array, shape: tuple[int, int]) -> None:
-    """Members must be boolean arrays of the shape (n, k) of the tile, or (n, 1) or (1, k)."""
+    """Check that members are boolean arrays of the shape (n, k) of the tile, (n, 1) or (1, k)."""
     xp, _ = common_namespace(pairing=members)
     if not xp.isdtype(members.dtype, "bool"):
         raise TypeError(f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}")
-    found = tuple(members.shape)  # may be symbols, which a set would make numbers
+    found = tuple(members.shape)  # may be symbolic; a set would make them numbers
     fits = len(found) == 2 and any(found == wanted for wanted in (shape, (shape[0], 1), (1, shape[1])))  # noqa: PLR2004  (a matrix)
     if not fits:
         raise ValueError(f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}")
@@ -361,7 +360,7 @@ def _check_members(members: Array, shape: tuple[int, int]) -> None:
 def diagonal() -> Pairing:
     """Row i is positive with column i; every other column is its negative.
 
-    Columns beyond the rows are negatives of all.
+    Columns beyond the rows are negatives of all rows.
 
     Returns
     -------
@@ -380,14 +379,14 @@ def diagonal() -> Pairing:
 
 
 def queue(valid: AnyArray | None = None) -> Pairing:
-    """Row i is positive with column i; the columns beyond the rows are the negatives of all.
+    """Row i is positive with column i; the columns beyond the rows are negatives of all rows.
 
-    Other columns that belong to rows take no part.
+    The other in-batch columns are excluded.
 
     Parameters
     ----------
     valid : array of bool, shape (K,), optional
-        Columns that take part; all by default.
+        Columns to include; all by default.
 
     Returns
     -------
@@ -417,7 +416,7 @@ def queue(valid: AnyArray | None = None) -> Pairing:
 
 
 def two_views() -> Pairing:
-    """Rows are two views of a batch, one after the other: i is positive with i + N/2, itself takes no part.
+    """Rows are two stacked views of a batch: i is positive with i + N/2; its pair with itself is excluded.
 
     Returns
     -------
@@ -436,7 +435,7 @@ def two_views() -> Pairing:
 
 
 def several_views(number: int) -> Pairing:
-    """Rows are so many views of a batch, one after the other: i is positive with ``i + k N / number``."""
+    """Rows are `number` stacked views of a batch: i is positive with ``i + k N / number``."""
     return Pairing(_Views(number))._replace(structure=Structure(number, own=True))
 
 
@@ -446,8 +445,8 @@ def index(positives: AnyArray, /) -> Pairing:
     Parameters
     ----------
     positives : array of int, shape (N,)
-        Column number of each row's positive, from 0 to K - 1. Others are an error where the values are at hand (NumPy,
-        PyTorch's CPU tensors outside of transforms); elsewhere such a row has no positive and does not count.
+        Column index of each row's positive, from 0 to K - 1. Out-of-range indices raise for NumPy and eager PyTorch CPU
+        tensors; elsewhere such a row does not count.
 
     Returns
     -------
@@ -483,7 +482,7 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     rows : array of int, shape (N,)
         Labels of the rows.
     columns : array of int, shape (K,), optional
-        Labels of the columns. None takes the rows' labels and leaves out each row's pair with itself.
+        Labels of the columns. None uses the rows' labels and excludes each row's pair with itself.
 
     Returns
     -------
@@ -514,7 +513,7 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
 
 
 def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Array]:
-    """Integers of rows (N,) and of columns (K,), which are those of the rows by default."""
+    """Checked labels of rows (N,) and columns (K,), by default the rows' labels."""
     xp, (own, others) = common_namespace(rows=rows, columns=columns)
     check_integers(xp, "rows", own, shape_of("rows", own, "(N)"))
     if others is None:
@@ -524,20 +523,20 @@ def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Ar
 
 
 def valid_labels(rows: Array, columns: Array, valid: Array) -> Pairing:
-    """Equal labels are positives, different labels negatives, of the columns that a boolean array (K,) marks."""
+    """Equal labels are positives, different labels negatives, among the valid columns (K,)."""
     return Pairing(_VALID_LABELS, rows=(rows,), columns=(columns, valid))
 
 
 def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
-    """A pairing of views with one another, and further columns that are negatives of all rows.
+    """Pairing of views, with extra columns that are negatives of all rows.
 
-    A boolean array (N + K,) marks which columns take part, if not all do; those of the views do.
+    An optional boolean array (N + K,) marks the columns to include; the views' entries are True.
     """
     return pairing._replace(rule=_WithNegatives(pairing.rule), columns=valid, one_per_column=False, extra_columns=True)
 
 
 def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -> Pairing:
-    """The pairing that a `positives` argument means, for a score matrix of the given shape."""
+    """Pairing of a `positives` argument, for a score matrix of the given shape."""
     if positives is None:
         return diagonal()
     if xp.isdtype(positives.dtype, "bool"):
@@ -556,17 +555,16 @@ def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...])
 
 
 def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
-    """Row i is positive with column i; other columns with the id of that one take no part.
+    """Row i is positive with column i; other columns with the same id are excluded.
 
-    They are the same thing, drawn into the batch a second time, and no negatives of it. All further columns, those
-    beyond the rows too, are negatives.
+    Such accidental hits are the same item, drawn twice. All other columns, also those beyond the rows, are negatives.
 
     Parameters
     ----------
     rows : array of int, shape (N,)
         Id of each row's positive.
     columns : array of int, shape (K,), optional
-        Ids of the columns, of which the first N are those of the rows; None takes these.
+        Ids of the columns, the first N equal to `rows`; None uses `rows`.
 
     Returns
     -------
@@ -595,12 +593,12 @@ def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
 
 
 def explicit(positives: AnyArray, /) -> Pairing:
-    """The positives are where a boolean matrix is True, the negatives where it is False.
+    """Positives are where a boolean matrix is True, negatives where it is False.
 
     Parameters
     ----------
     positives : array of bool, shape (N, K)
-        The positives. A `mask` says which pairs take no part.
+        True for positives. Use a `mask` to exclude pairs.
 
     Returns
     -------
@@ -629,20 +627,20 @@ def explicit(positives: AnyArray, /) -> Pairing:
 
 
 def soft(targets: ArrayOf[Any], /) -> Pairing:
-    r"""Positives with weights: the share of each column in what a row is to look like.
+    r"""Positives have weights: the target distribution of each row over the columns.
 
     With the objective "info_nce" the loss of a row is the cross-entropy with soft targets,
 
     .. math:: -\sum_j \frac{t_{ij}}{\sum_k t_{ik}} \log \mathrm{softmax}(g_i)_j,
 
-    whose gradient by the scores is the softmax minus the targets. Of an objective whose positives are "pooled", the
-    weights only say which columns are positives.
+    whose gradient by the scores is the softmax minus the normalised targets. With "pooled" positives, the weights only
+    mark the positives.
 
     Parameters
     ----------
     targets : array, shape (N, K)
-        Weights t ≥ 0, without gradient. Columns whose weight is 0 are negatives; a row of zeros does not count. NaN
-        makes the loss of its row NaN, unless a mask leaves it out.
+        Weights t ≥ 0, without gradient. Columns of weight 0 are negatives; a row of zeros does not count. NaN makes the
+        loss of its row NaN, unless the pair is masked.
 
     Returns
     -------
@@ -671,26 +669,25 @@ def soft(targets: ArrayOf[Any], /) -> Pairing:
 
 
 def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
-    r"""The same positives and negatives, each pair with a weight.
+    r"""Add a weight to each pair of a pairing.
 
-    A negative of weight w counts as if it were there w times: in a sum of exponentials as
-    :math:`w_{ij} e^{g_{ij}}`, that is, with :math:`\log w_{ij}` added to its score. Several positives of a row count by
-    :math:`w_{ij} / \sum_k w_{ik}` (see `soft`), so the weight of a single positive does not matter. Sums over pairs, as
-    in `siglip`, multiply the term of a pair by w, of positives too, and means over pairs divide by the sum of the
-    weights. Pairs of weight 0 take no part.
+    A negative of weight w counts w times: as :math:`w_{ij} e^{g_{ij}}` in a sum of exponentials, that is, with
+    :math:`\log w_{ij}` added to its score. Positives are weighted by :math:`w_{ij} / \sum_k w_{ik}` (see `soft`), so
+    the weight of a single positive has no effect. Sums over pairs, as in `siglip`, multiply each term by w, and means
+    over pairs divide by the sum of the weights. Pairs of weight 0 are excluded.
 
     Parameters
     ----------
     pairing : Pairing
-        Which pairs are positive or negative; its own weights of positives, if it has any, are multiplied by these.
+        Pairing to weight; any weights that it has are multiplied by these.
     weights : array, shape (N, K)
-        Weights w ≥ 0, without gradient. NaN makes the loss of its row NaN, unless the pair takes no part. For weights
-        of whole rows, use the argument `weights` of the loss.
+        Weights w ≥ 0, without gradient. NaN makes the loss of its row NaN, unless the pair is masked. To weight whole
+        rows, use the argument `weights` of the loss.
 
     Returns
     -------
     Pairing
-        The pairing, for objectives of the softmax family and of pairs, and RELIC's; not for triplets nor
+        The pairing, for softmax and pairwise objectives and RELIC; not for triplets or
         `portable_nce.objectives.hard_negatives`.
 
     Raises
@@ -721,21 +718,21 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
 
 
 def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
-    r"""Rows and columns that share labels are positives, with the share of these for weights (Jaccard's index).
+    r"""Rows and columns with common labels are positives, weighted by the Jaccard index of their labels.
 
     .. math:: t_{ij} = \frac{|A_i \cap B_j|}{|A_i \cup B_j|}
 
     Parameters
     ----------
     rows : array of bool, shape (N, C)
-        Which of C labels each row has.
+        Multi-hot labels of the rows.
     columns : array of bool, shape (K, C), optional
-        Those of the columns. None takes the rows' and leaves out each row's pair with itself.
+        The same for the columns. None uses `rows` and excludes each row's pair with itself.
 
     Returns
     -------
     Pairing
-        The pairing; see `soft` for what the weights do.
+        The pairing; see `soft` for the effect of the weights.
 
     Raises
     ------
@@ -767,29 +764,29 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
 
     .. math:: t_{ij} = \exp\Big(-\frac{\lVert y_i - y_j \rVert^2}{2 h^2}\Big)
 
-    With the objective "info_nce", it is y-aware InfoNCE: samples of a near age, pose or dose attract each other more.
+    With the objective "info_nce", it is y-aware InfoNCE: samples of similar age, pose or dose attract each other more.
     Weights are relative to the largest of their row, so that they cannot all underflow.
 
     Parameters
     ----------
     rows : array of float, shape (N,) or (N, C)
-        Labels of the rows, without gradient: a number or a vector for each. For two views, those of both.
+        Labels of the rows, numbers or vectors, without gradient. For two views, of both.
     columns : array of float, shape (K,) or (K, C), optional
-        Those of the columns. None takes the rows' and leaves out each row's pair with itself.
+        The same for the columns. None uses `rows` and excludes each row's pair with itself.
     bandwidth : float
         Width h > 0 of the kernel, in the unit of the labels.
 
     Returns
     -------
     Pairing
-        The pairing; see `soft` for what the weights do.
+        The pairing; see `soft` for the effect of the weights.
 
     Raises
     ------
     TypeError
         If the labels are not real floating-point arrays.
     ValueError
-        If the labels do not fit each other, or the bandwidth is not a finite number greater than 0.
+        If the labels have different shapes, or the bandwidth is not a positive finite number.
 
     References
     ----------
@@ -819,40 +816,39 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
                 f"{tuple(rows.shape)} and {tuple(x.shape)}"
             )
         check_shape("columns", x, (shape_of("columns", x, "(K, C)" if features else "(K)")[0], *features))
-    # A factor 1 / h of the labels: squares of their differences are to overflow no sooner than those of distances.
+    # Dividing the labels by h, not the squared differences by h², avoids early overflow.
     of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in (rows, *others))
     made = Pairing(_KernelRule(not others), rows=(of_rows,), columns=(of_columns[0] if others else of_rows,))
     return made._replace(exchangeable=True)
 
 
 def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: float | None = 0.05) -> Pairing:
-    r"""All columns are positives, weighted by a teacher's cosine similarities c of its own embeddings.
+    r"""All columns are positives, weighted by cosine similarities c of a teacher's embeddings.
 
-    With a temperature the weights are the teacher's softmax, :math:`t_{ij} \propto e^{c_{ij} / \tau}`: the loss with
-    the objective "info_nce" is its cross-entropy, which has the gradient of the divergence from teacher to student
-    (distillation). Without one they are :math:`t_{ij} = (1 + c_{ij}) / 2`, of continuously weighted contrastive
-    learning (CWCL).
+    With a temperature the weights are the teacher's softmax, :math:`t_{ij} \propto e^{c_{ij} / \tau}`. The objective
+    "info_nce" is then the cross-entropy, with the gradient of the KL divergence from teacher to student (distillation).
+    Without one, :math:`t_{ij} = (1 + c_{ij}) / 2`, the weights of continuously weighted contrastive learning (CWCL).
 
     Parameters
     ----------
     rows : array, shape (N, E)
         The teacher's embeddings of the rows, without gradient.
     columns : array, shape (K, E), optional
-        Those of the columns. None takes the rows' and leaves out each row's pair with itself.
+        The same for the columns. None uses `rows` and excludes each row's pair with itself.
     temperature : float or None, default: 0.05
         Temperature τ > 0 of the teacher, or None.
 
     Returns
     -------
     Pairing
-        The pairing; see `soft` for what the weights do. That of the columns has the teacher's softmax over the rows.
+        The pairing; see `soft` for the effect of the weights. Transposed, it has the teacher's softmax over the rows.
 
     Raises
     ------
     TypeError
         If the embeddings are not real floating-point arrays.
     ValueError
-        If the embeddings are not matrices of one width, or the temperature is not a finite number greater than 0.
+        If the embeddings are not matrices of one width, or the temperature is not a positive finite number.
 
     References
     ----------
@@ -876,24 +872,24 @@ def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: 
 
 
 def smoothed(smoothing: float, /) -> Pairing:
-    r"""Row i is positive with column i, and a share of the weight goes to all columns alike: label smoothing.
+    r"""Label smoothing: row i is positive with column i; a share of the weight is spread over all columns.
 
     .. math:: t_{ij} = (1 - \varepsilon)\, [i = j] + \varepsilon / K
 
     Parameters
     ----------
     smoothing : float
-        The share ε, from 0 to less than 1.
+        Share ε in [0, 1).
 
     Returns
     -------
     Pairing
-        The pairing; see `soft` for what the weights do.
+        The pairing; see `soft` for the effect of the weights.
 
     Raises
     ------
     ValueError
-        If the share is not such a number.
+        If the share is out of range.
 
     References
     ----------
@@ -917,25 +913,25 @@ def smoothed(smoothing: float, /) -> Pairing:
 def guided(
     rows: AnyArray, columns: AnyArray, /, *, margin: float = 0.0, strategy: MarginStrategy = "absolute"
 ) -> Pairing:
-    r"""Row i is positive with column i; negatives that a guide takes for positives take no part.
+    r"""Row i is positive with column i; negatives that a guide considers positives are excluded.
 
-    With the guide's cosine similarities c of its own embeddings, those are left out for which
+    With cosine similarities c of the guide's embeddings, column j is excluded if
 
     .. math:: c_{ij} > c_{ii} - m \quad \text{(absolute)}, \qquad c_{ij} > c_{ii} - m |c_{ii}| \quad \text{(relative)}.
 
-    A similarity that is the limit but for rounding is not above it: without a margin, a duplicate of the own column is
-    a negative. So is a column of which the guide says NaN, in the pairing; `portable_nce.gist_embed` is NaN then.
+    A similarity equal to the limit up to rounding is not above it: without a margin, a duplicate of the positive is a
+    negative. NaN similarities leave the column a negative in this pairing; `portable_nce.gist_embed` returns NaN.
 
     Parameters
     ----------
     rows : array, shape (N, E)
         The guide's embeddings of the rows, without gradient.
     columns : array, shape (K, E)
-        Those of the columns, of which the first N belong to the rows.
+        The guide's embeddings of the columns; the first N belong to the rows.
     margin : float, default: 0.0
-        The margin m: the larger, the more negatives are left out.
+        Margin m; a larger one excludes more negatives.
     strategy : {"absolute", "relative"}, default: "absolute"
-        What the margin is.
+        Kind of margin.
 
     Returns
     -------
@@ -975,9 +971,9 @@ def guided(
     xp = namespace_of(unit_rows)
     limits = xp.sum(unit_rows * unit_columns[:n_rows, ...], axis=1)
     limits = limits - margin if strategy == "absolute" else limits - margin * xp.abs(limits)
-    # Two sums of the same products differ by their rounding: what equals the limit, as a duplicate does, is not above.
+    # Tolerance for rounding: a duplicate of the positive equals the limit and is not above it.
     limits = limits + (8.0 + math.sqrt(unit_rows.shape[1])) * float(xp.finfo(limits.dtype).eps)
-    # Padding: further columns have no limit, but the transposed rule reads one for each column.
+    # Padding: extra columns have no limit, but the transposed rule reads one per column.
     padding = xp.ones_like(unit_columns[n_rows:, 0])
     columns_limits = xp.concat([limits, padding], axis=0)
     of_both = {"rows": (limits, *of_rows), "columns": (columns_limits, *of_columns)}
@@ -985,9 +981,9 @@ def guided(
 
 
 def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], tuple[Array, Arrays]]:
-    """Embeddings of rows and columns with unit length, in the dtype to compute in, without gradient.
+    """Upcast unit embeddings of rows and columns, without gradient.
 
-    And what a rule computes their inner products of: these, or with a factor for each row those of 16 bits.
+    Also the operands of their inner products: these, or 16-bit embeddings with a factor per row.
     """
     xp, entered = common_namespace(**embeddings)
     rows, columns = entered
@@ -1002,8 +998,7 @@ def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], 
 
 
 def _unit_rows(xp: Namespace, x: Array, *, half: bool) -> tuple[Array, Arrays]:
-    # A row that holds infinity has no direction. It is NaN beforehand, since NumPy warns of inf / inf, and the row may
-    # be masked.
+    # Rows with infinity become NaN here, since NumPy would warn of inf / inf even if the row is masked.
     dtype, x = x.dtype, upcast(xp, stop_gradient(x))
     x = xp.where(xp.isinf(x), math.nan, x)
     unit = normalize(x)
@@ -1014,7 +1009,7 @@ def _unit_rows(xp: Namespace, x: Array, *, half: bool) -> tuple[Array, Arrays]:
 
 
 def _inner_products(rows: Arrays, columns: Arrays) -> Array:
-    """The inner products of what belongs to rows, (n, 1, E), and to columns, (1, k, E); or of parts with factors."""
+    """Inner products of rows (n, 1, E) and columns (1, k, E), or of 16-bit operands with factors."""
     x, y = rows[0][:, 0, :], columns[0][0, ...]
     if len(rows) > 1:
         return product_of_rows((x, rows[1][:, 0]), (y, columns[1][0, :]))
@@ -1054,7 +1049,7 @@ def half(n_rows: int, n_columns: int) -> int:
 
 
 class _Among(_RuleOf):
-    """A rule for the pairs that `marked` gives of a tile; others are neither positives nor negatives."""
+    """Rule restricted to the pairs that `marked` returns for a tile."""
 
     marked: Callable[[Tile], Array]
 
@@ -1081,13 +1076,13 @@ def _marked_columns(tile: Tile) -> Array:
 
 
 class _Views(Record):
-    """The rule of `two_views` and `several_views`."""
+    """Rule of `two_views` and `several_views`."""
 
     __name__ = "views"
     number: int
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
-        two = self.number == 2  # noqa: PLR2004  (others are stacked by the package)
+        two = self.number == 2  # noqa: PLR2004  (more views are stacked by the package)
         samples = half(tile.n_rows, tile.n_columns) if two else tile.n_rows // self.number
         xp = namespace_of(tile.i)
         apart = xp.abs(tile.i - tile.j)
@@ -1098,7 +1093,7 @@ class _Views(Record):
 
 
 class _WithNegatives(_RuleOf):
-    """The rule of `with_negatives`."""
+    """Rule of `with_negatives`."""
 
     __name__ = "views with further negatives"
 
@@ -1111,7 +1106,7 @@ class _WithNegatives(_RuleOf):
 
 
 def candidates() -> Pairing:
-    """Every column is a negative."""
+    """All columns are negatives."""
     return Pairing(_candidates_rule)._replace(structure=Structure(absent=True))
 
 
@@ -1121,7 +1116,7 @@ def _candidates_rule(tile: Tile) -> tuple[Array, Array]:
 
 
 def where_found(pairing: Pairing, found: Array) -> Pairing:
-    """The diagonal pairing or that of two views, for the rows that the boolean array `found` (N,) marks."""
+    """Diagonal or two-view pairing, restricted to the rows that the boolean array `found` (N,) marks."""
     return pairing._replace(rule=_Among(pairing.rule, _marked_rows), rows=(found,), exchangeable=False)
 
 
@@ -1146,7 +1141,7 @@ def _soft_rule(tile: Tile) -> tuple[Array, ...]:
 
 
 class _WeightedRule(_RuleOf):
-    """The rule of `weighted`."""
+    """Rule of `weighted`."""
 
     __name__ = "weighted"
 
@@ -1157,7 +1152,7 @@ class _WeightedRule(_RuleOf):
         members = _with_weights(*self.rule(tile._replace(pairs=tuple(pairs), mask=mask)))
         xp = namespace_of(weights)
         weights = xp.astype(weights, tile.dtype)
-        # What takes no part may have NaN for its other weight.
+        # The other weight of an excluded pair may be NaN.
         of_both = (weights if x is None else xp.where(absent, weights, weights * x) for x in members[2:])
         return (*members[:2], *of_both)
 
@@ -1173,11 +1168,11 @@ def _overlap_rule(tile: Tile) -> tuple[Array, ...]:
 
 
 class _TeacherRule(Record):
-    """The rule of `teacher`."""
+    """Rule of `teacher`."""
 
     __name__ = "teacher"
     temperature: float | None
-    own: bool  # rows and columns are the same samples, whose pairs with themselves are left out
+    own: bool  # rows and columns are the same samples; pairs with themselves are excluded
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         scores = _inner_products(tile.rows, tile.columns)
@@ -1189,7 +1184,7 @@ class _TeacherRule(Record):
             weights = 0.5 + 0.5 * scores
             weights = weights if among is None else xp.where(among, weights, xp.zeros_like(weights))
         else:
-            # The largest score of those that take part: the weights of these would underflow after a larger one.
+            # Maximum over included pairs only: a larger excluded score could make all weights underflow.
             scores = scores if among is None else xp.where(among, scores, -math.inf)
             largest = xp.max(scores, axis=1, keepdims=True)
             largest = xp.where(largest == -math.inf, xp.zeros_like(largest), largest)
@@ -1198,25 +1193,25 @@ class _TeacherRule(Record):
 
 
 _FARTHEST = 1e17
-"""Labels so many bandwidths apart are equally far."""
+"""Largest difference of labels, in bandwidths; its square is finite in float32."""
 
 
 class _KernelRule(Record):
-    """The rule of `kernel`, of labels in units of the bandwidth."""
+    """Rule of `kernel`, for labels in units of the bandwidth."""
 
     __name__ = "kernel"
-    own: bool  # rows and columns are the same samples, whose pairs with themselves are left out
+    own: bool  # rows and columns are the same samples; pairs with themselves are excluded
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         apart = tile.rows[0] - tile.columns[0]
         xp = namespace_of(apart)
-        apart = xp.where(xp.abs(apart) > _FARTHEST, _FARTHEST, apart)  # whose square is in range
+        apart = xp.where(xp.abs(apart) > _FARTHEST, _FARTHEST, apart)  # whose square does not overflow
         exponents = -0.5 * apart * apart
         exponents = exponents if len(exponents.shape) == 2 else xp.sum(exponents, axis=-1)  # noqa: PLR2004  (numbers)
         among = tile.mask
         if self.own:
             among = tile.i != tile.j if among is None else xp.logical_and(among, tile.i != tile.j)
-        # The nearest of those that take part has weight 1: the others' are relative to it, and cannot all underflow.
+        # Weights relative to the nearest included column, so that they cannot all underflow.
         exponents = exponents if among is None else xp.where(among, exponents, -math.inf)
         largest = xp.max(exponents, axis=1, keepdims=True)
         largest = xp.where(largest == -math.inf, xp.zeros_like(largest), largest)
@@ -1225,7 +1220,7 @@ class _KernelRule(Record):
 
 
 class SmoothedRule(Record):
-    """The rule of `smoothed`."""
+    """Rule of `smoothed`."""
 
     __name__ = "smoothed"
     smoothing: float
@@ -1234,14 +1229,16 @@ class SmoothedRule(Record):
         own, others = _diagonal_rule(tile)
         xp = namespace_of(own)
         zero = xp.astype(tile.i - tile.i, tile.dtype)
-        share = (zero + self.smoothing) / tile.n_columns  # in the dtype of the scores, which may be wider than a float
+        share = (
+            zero + self.smoothing
+        ) / tile.n_columns  # in the dtype of the scores, which may be wider than a Python float
         weight = xp.where(own, 1.0 - (zero + self.smoothing) + share, share)
         return _or(own, others), _and(own, others), weight
 
 
 def _guided_rule(tile: Tile) -> tuple[Array, Array]:
     own, others = _diagonal_rule(tile)
-    # A comparison with NaN is False: what a guide says nothing of stays a negative.
+    # A comparison with NaN is False, so the column stays a negative.
     return own, _and(others, _not(_inner_products(tile.rows[1:], tile.columns[1:]) > tile.rows[0]))
 
 

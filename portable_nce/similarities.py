@@ -1,8 +1,7 @@
 r"""Similarities: from embeddings to scores.
 
-A similarity is named by a string, made by a function of this module, or is any function of two arrays (N, D) and
-(K, D') that returns the scores (N, K): a critic. What streams without an N × K matrix is a `Similarity`, which knows
-its own pullback.
+A similarity is a name, a `Similarity` made by a function of this module, or a critic: any function from arrays (N, D)
+and (K, D') to scores (N, K). Only a `Similarity` with a pullback streams without an N × K matrix.
 
 ================== ===================================================
 name               score of rows x, y at temperature τ
@@ -65,26 +64,26 @@ Pullback: TypeAlias = Callable[[Operands, Operands, Array], tuple[Operands, Oper
 
 
 class Similarity(EqualByContents):
-    """Scores of rows against columns, in two steps, with the closed-form pullback of the second.
+    """Scores of rows against columns in two steps, `prepare` and `scores`, with a closed-form pullback of the second.
 
     Parameters
     ----------
     prepare : callable
-        ``prepare(x, y, scale) -> (rows, columns)``: everything that costs O(N D): normalisation, projection, the scale
-        (the inverse of the temperature: a Python float, a 0-d array, or an array (N, 1) where each row has its own, and
-        to be multiplied into the rows). Differentiated as it stands. Each of the two
-        tuples holds arrays whose second axis from the end runs over the rows, or over the columns, of the score matrix.
+        ``prepare(x, y, scale) -> (rows, columns)``: everything of cost O(N D), such as normalisation and projection,
+        and multiplication of the rows by the scale (inverse temperature: a Python float, a 0-d array, or an array (N,
+        1)). Differentiated by the library. Both results are tuples of arrays whose second-to-last axis runs over the
+        rows, or columns, of the score matrix.
     scores : callable, optional
-        ``scores(rows, columns) -> array``: the scores, shape (..., N, K). A function of the operands alone.
+        ``scores(rows, columns) -> array``: the scores, shape (..., N, K), a function of the operands alone.
     pullback : callable, optional
         ``pullback(rows, columns, cotangent) -> (rows, columns)``: the cotangents of the operands (2-D), for the
-        cotangent (N, K) of the scores. Array-API code, so that it can be differentiated again. Without it, the whole
-        score matrix is held.
+        cotangent (N, K) of the scores. Write it in array-API code, so that it can be differentiated again. Without it,
+        the whole score matrix is held.
     wide : bool, default: False
         Whether `scores` holds an intermediate array of shape (N, K, D); tiles are chosen smaller.
     inner_product : bool, default: False
-        Whether the scores are the inner products of the operands, one array (N, D) of the rows with one (K, D) of the
-        columns. Then `scores` and `pullback` are known, and the losses are as fast as those of ``"dot"``.
+        Whether the scores are inner products of the operands, one array (N, D) and one array (K, D). Then `scores` and
+        `pullback` are not needed, and losses are as fast as with ``"dot"``.
 
     See Also
     --------
@@ -136,12 +135,12 @@ class Similarity(EqualByContents):
         self.scores: Any = scores
         self.pullback = pullback
         self.wide = check_bool("wide", wide)
-        self.symmetric = False  # the score of x with y is that of y with x
-        self.unit = False  # the operands are unit rows, but for the scale
-        # Whether the operand of the rows, and that of the columns, holds the embeddings times a number for each row.
+        self.symmetric = False  # s(x, y) = s(y, x)
+        self.unit = False  # the operands are unit rows, up to the scale
+        # Whether the operands of rows and of columns are the embeddings times a factor per row.
         self.embedded: tuple[bool, bool] = (False, False)
-        self.beyond = 0  # columns of both operands beyond those of the embeddings
-        self.even = False  # factors of rows, and those of columns, are of one order of magnitude, where these have some
+        self.beyond = 0  # number of operand columns beyond the embedding width
+        self.even = False  # factors of rows, and of columns, have one order of magnitude
 
     def transposed(self) -> Similarity:
         """Return the similarity of columns with rows, whose scores are the transpose.
@@ -149,7 +148,7 @@ class Similarity(EqualByContents):
         Returns
         -------
         Similarity
-            The similarity, with the same preparation; its rows are the columns of this one.
+            The transposed similarity. `prepare` is unchanged.
         """
         if self.inner_product:
             return self
@@ -158,11 +157,11 @@ class Similarity(EqualByContents):
 
 
 AnySimilarity: TypeAlias = SimilarityName | Similarity | Callable[[Array, Array], Array]
-"""What a `similarity` argument may be."""
+"""Type of a `similarity` argument."""
 
 
 class _Around(Record):
-    """A function made of another, or of an array."""
+    """Function built from another or from an array."""
 
     inner: Any
 
@@ -174,18 +173,18 @@ class TransposedScores(Record):
     pullback: Any
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
-        """The transpose of the scores."""
+        """Transpose of the inner scores."""
         scores = self.inner(columns, rows)
         return namespace_of(scores).matrix_transpose(scores)
 
     def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        """The same of the pullback."""
+        """Pullback of the transposed scores."""
         to_columns, to_rows = self.pullback(columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
         return to_rows, to_columns
 
 
 class _PullbackOf(_Around):
-    """The pullback of scores, of the record that computes both."""
+    """Pullback of a record that computes scores and pullback."""
 
     def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
         pulled: tuple[Operands, Operands] = self.inner.pull(rows, columns, cotangent)
@@ -193,7 +192,7 @@ class _PullbackOf(_Around):
 
 
 class _ColumnScores(Record):
-    """Scores times the last operand of the columns, or plus it."""
+    """Scores times, or plus, the last operand of the columns."""
 
     scores: Scores
     pullback: Pullback
@@ -205,7 +204,7 @@ class _ColumnScores(Record):
         return scores * numbers if self.scaled else scores + numbers
 
     def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        """For the cotangent g of s + o: g by s, Σ_i g by o. Of s f: g f by s, Σ_i g s by f."""
+        """With cotangent g. For s + o: g by s, Σ_i g by o. For s f: g f by s, Σ_i g s by f."""
         xp = namespace_of(cotangent)
         others, by_numbers = columns[:-1], cotangent
         if self.scaled:
@@ -216,7 +215,7 @@ class _ColumnScores(Record):
 
 
 class _Capped(Record):
-    """Scores s as ``κ tanh(s / κ)``."""
+    """Soft-capped scores ``κ tanh(s / κ)``."""
 
     scores: Scores
     pullback: Pullback
@@ -236,14 +235,14 @@ class _Capped(Record):
 
 
 def soft_capped(similarity: AnySimilarity, cap: float) -> Similarity:
-    """A similarity that streams, with its scores kept between ``-cap`` and ``cap``."""
+    """Similarity with scores soft-capped to ``(-cap, cap)``; it streams if `similarity` does."""
     inner = resolve(similarity)
     scores = _Capped(inner.scores, inner.pullback, cap)
     return Similarity(inner.prepare, scores, _PullbackOf(scores), wide=inner.wide)
 
 
 class _Bilinear(_Around):
-    """The preparation ``(x W / τ, y)``."""
+    """Preparation ``(x W / τ, y)``."""
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
         xp, (x, y, matrix) = common_namespace(x=x, y=y, weight=self.inner)
@@ -252,7 +251,7 @@ class _Bilinear(_Around):
 
 
 class _Normalized(Record):
-    """A preparation, of unit rows."""
+    """Preparation applied to unit rows."""
 
     prepare: Prepare
 
@@ -261,10 +260,10 @@ class _Normalized(Record):
 
 
 class _OfColumns(Record):
-    """A preparation, and factors or offsets of the columns.
+    """Preparation with factors or offsets of the columns.
 
-    These are one operand more of the columns. Of an inner product, factors are multiplied into its operand, and offsets
-    are one column more of it.
+    They are an additional operand of the columns. For inner products, factors are multiplied into the operand, and
+    offsets become an additional operand column, against ones.
     """
 
     prepare: Prepare
@@ -287,7 +286,7 @@ class _OfColumns(Record):
 
 
 def _with_columns(similarity: AnySimilarity, name: str, numbers: AnyArray) -> Similarity:
-    """A similarity with factors or offsets of the columns."""
+    """Similarity with factors or offsets of the columns."""
     inner, scaled = resolve(similarity), name == "factors"
     xp, (numbers,) = common_namespace(**{name: numbers})
     check_floating(xp, **{name: numbers})
@@ -301,7 +300,7 @@ def _with_columns(similarity: AnySimilarity, name: str, numbers: AnyArray) -> Si
 
 
 def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
-    """The factors and offsets of the columns of a similarity, each with its name."""
+    """Names and arrays of the factors and offsets of the columns."""
     found: list[tuple[str, Array]] = []
     prepare: Any = similarity.prepare
     while isinstance(prepare, (_Normalized, _OfColumns)):
@@ -312,7 +311,7 @@ def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
 
 
 def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Similarity:
-    """The similarity with other numbers of the columns, if it has any."""
+    """Similarity with `change` applied to its factors and offsets."""
 
     def changed(prepare: Any) -> Any:
         if isinstance(prepare, _OfColumns):
@@ -323,7 +322,7 @@ def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Si
 
 
 class _OfTokens(Record):
-    """The preparation of `max_sim`, before it is known how many features a token has."""
+    """Preparation of `max_sim` before the number of features per token is known."""
 
     masks: tuple[Array | None, Array | None]
     unit: bool
@@ -336,10 +335,10 @@ class _OfTokens(Record):
         )
 
     def flattened(self, named: dict[str, Any]) -> tuple[Similarity, list[Any]]:
-        """The similarity of token embeddings of one width, and the arrays of tokens as arrays of rows.
+        """Similarity of token embeddings, and the token arrays flattened to one row per query or document.
 
-        The tokens (..., T, D) of a row become one row (..., T D + T): their features, and a 1 or 0 for each that says
-        whether it is valid, so that masks go with the embeddings wherever these go.
+        The tokens (..., T, D) become a row (..., T D + T): the features, then a validity flag (1 or 0) per token, so
+        that masks travel with the embeddings.
         """
         masks = _given_masks(*self.masks)
         xp, entered = common_namespace(**named, **masks)
@@ -353,7 +352,7 @@ class _OfTokens(Record):
         flat = [_with_valid(xp, query, query_mask)]
         rows = 0
         for k, (name, document) in enumerate(documents):
-            each = k > 0 and len(document.shape) == 4  # noqa: PLR2004  (negatives of each query)
+            each = k > 0 and len(document.shape) == 4  # noqa: PLR2004  (separate negatives per query)
             *_, tokens, width = shape_of(name, document, "(N, M, U, D)" if each else "(K, U, D)")
             if width != features:
                 raise ValueError(f"{name}: expected tokens of {features} features, got shape {tuple(document.shape)}")
@@ -373,13 +372,13 @@ class _OfTokens(Record):
 
 
 def _given_masks(query_mask: Array | None, document_mask: Array | None) -> dict[str, Array]:
-    """The masks that are not None, by name."""
+    """Masks that are not None, by name."""
     masks = {"query_mask": query_mask, "document_mask": document_mask}
     return {name: mask for name, mask in masks.items() if mask is not None}
 
 
 def _with_valid(xp: Namespace, tokens: Array, mask: Array | None) -> Array:
-    """Tokens (..., T, D) in one row, and which of them are valid."""
+    """Tokens (..., T, D) as one row, followed by validity flags."""
     *leading, count, features = tokens.shape
     valid = xp.ones_like(tokens[..., 0]) if mask is None else xp.astype(mask, tokens.dtype)
     with adapter_of(tokens).full_precision(tokens):
@@ -387,7 +386,7 @@ def _with_valid(xp: Namespace, tokens: Array, mask: Array | None) -> Array:
 
 
 class _Tokens(Record):
-    """The preparation of rows that hold tokens: these, 0 where they are not valid, and which are valid."""
+    """Preparation of flattened tokens: tokens, 0 where invalid, and validity flags."""
 
     features: int
     unit: bool
@@ -397,7 +396,7 @@ class _Tokens(Record):
         return (rows[0] * scale, rows[1]), columns
 
     def split(self, x: Array) -> tuple[Array, Array]:
-        """The features that are compared of the tokens of each row, and 1 or 0 for each token."""
+        """Tokens of each row, normalised if `unit`, and validity flags."""
         tokens, valid = self.valid_tokens(x)
         if not self.unit:
             return tokens, valid
@@ -405,7 +404,7 @@ class _Tokens(Record):
         return xp.reshape(normalize(xp.reshape(tokens, shape)), tuple(tokens.shape)), valid
 
     def valid_tokens(self, x: Array) -> tuple[Array, Array]:
-        """The features of the tokens of each row, 0 of those that are not valid, and 1 or 0 for each token."""
+        """Tokens of each row, 0 where invalid, and validity flags."""
         xp, features = namespace_of(x), self.features
         count = x.shape[-1] // (features + 1)
         tokens = xp.reshape(x[..., : count * features], (*x.shape[:-1], count, features))
@@ -415,19 +414,19 @@ class _Tokens(Record):
 
 
 class TokenScores(_Around):
-    """``Σ_t max_u q_t · d_u``, -inf where either side has no tokens; of equal maxima the first, in derivatives too.
+    """``Σ_t max_u q_t · d_u``; -inf if either side has no tokens. The first of equal maxima has the gradient.
 
-    The products of the tokens may be computed by others. The number of features of a token is inside.
+    `inner` is the number of features per token. Products of tokens may be computed elsewhere (`of_products`).
     """
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
-        """The scores of all rows against all columns."""
+        """Scores of all rows against all columns."""
         q, d = (self.tokens(x, operands) for x, operands in ((rows[0], rows), (columns[0], columns)))
         xp = namespace_of(q, d)
         return self.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)[0]
 
     def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        """The cotangents of the operands, for that of the scores."""
+        """Cotangents of the operands."""
         q, d = (self.tokens(operands[0], operands) for operands in (rows, columns))
         xp = namespace_of(q, d)
         _, route_cotangent = self.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)
@@ -436,16 +435,17 @@ class TokenScores(_Around):
         return self.cotangents(to_q, rows), self.cotangents(to_d, columns)
 
     def tokens(self, x: Array, operands: Operands) -> Array:
-        """The rows (..., N, T D) of an operand, or of an array like it, in rows of tokens (..., N T, D)."""
+        """Rows (..., N, T D), of an operand or alike, as rows of tokens (..., N T, D)."""
         xp, shape, features = namespace_of(x), operands[1].shape, self.inner
-        # By way of (N, T, D): Dask's reshape merges or splits axes, and (N, T D) to (N T, D) is both.
+        # Two reshapes: Dask's can merge or split axes, not both at once.
         apart = xp.reshape(x, (*shape, features))
         return xp.reshape(apart, (*shape[:-2], shape[-2] * shape[-1], features))
 
     def of_products(self, products: Array, rows: Operands, columns: Operands) -> tuple[Array, Callable[[Array], Array]]:
-        """The scores, of the products (..., N T, K U) of all tokens; and what gives the cotangent of the products.
+        """Scores from the products (..., N T, K U) of all tokens, and the pullback to the products.
 
-        That is c_nk where document k's token u is the first maximum of token t of query n, and 0 elsewhere.
+        The cotangent of a product is c_nk where token u of document k is the first maximum for token t of query n, else
+        0.
         """
         of_query, of_document = rows[1], columns[1]
         xp = namespace_of(products)
@@ -469,35 +469,35 @@ class TokenScores(_Around):
         return xp.where(live, xp.sum(best, axis=-2), -math.inf), route_cotangent
 
     def of_each_row(self, x: Array, operands: Operands) -> Array:
-        """Rows of tokens (..., N T, E) as an array (..., N, T E)."""
+        """Rows of tokens (..., N T, E) as rows (..., N, T E)."""
         xp, shape = namespace_of(x), tuple(operands[1].shape)
         return xp.reshape(xp.reshape(x, (*shape, x.shape[-1])), (*shape[:-1], shape[-1] * x.shape[-1]))
 
     def cotangents(self, of_tokens: Array, operands: Operands) -> Operands:
-        """The cotangents of the operands of one side, of those of its tokens."""
+        """Cotangents of the operands of one side, from the cotangent of its tokens."""
         return self.of_each_row(of_tokens, operands), namespace_of(of_tokens).zeros_like(operands[1])
 
 
 def tokens_of(similarity: Similarity, x: Array) -> Array:
-    """The tokens of the embeddings of a similarity that `TokenScores` are of, 0 where they are not valid."""
+    """Flattened tokens of embeddings under `max_sim`, 0 where invalid."""
     prepare: Any = similarity.prepare
     return prepare.valid_tokens(x)[0]
 
 
 def number_of_flags(similarity: Any, x: Array) -> int:
-    """How many of the last columns of embeddings say which tokens are valid, 0 for embeddings without tokens."""
+    """Number of trailing validity flags of embeddings; 0 without tokens."""
     prepare = getattr(similarity, "prepare", None)
     return int(x.shape[-1]) // (prepare.features + 1) if isinstance(prepare, _Tokens) else 0
 
 
 def is_of_unit_tokens(similarity: Similarity) -> bool:
-    """Whether those tokens are compared by their cosines."""
+    """Whether tokens are compared by cosine."""
     prepare: Any = similarity.prepare
     return bool(prepare.unit)
 
 
 def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A loss whose arrays before the options are embeddings, and may be arrays of tokens with `max_sim`."""
+    """Decorate a loss whose positional arrays are embeddings, so that `max_sim` can pass arrays of tokens."""
     names = inspect.getfullargspec(loss).args
 
     @wraps(loss)
@@ -516,7 +516,7 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
 
 
 class _CriticScores(_Around):
-    """The scores that a function of two arrays gives, checked."""
+    """Scores of a user's critic, checked."""
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
         scores = self.inner(rows[0], columns[0])
@@ -572,47 +572,47 @@ def bilinear(weight: AnyArray, /) -> Similarity:
 def max_sim(
     *, query_mask: AnyArray | None = None, document_mask: AnyArray | None = None, normalize: bool = True
 ) -> Similarity:
-    r"""Return ColBERT's similarity of token embeddings, late interaction: each query token finds its best match.
+    r"""Return ColBERT's late-interaction similarity of token embeddings: the best match of each query token, summed.
 
     .. math:: s(q, d) = \frac1\tau \sum_{t} \max_{u}\, q_t^\top d_u
 
-    over the valid tokens t of the query and u of the document. It is for `contrast`, `info_nce`, `clip`, `siglip` and
-    `two_tower`, which then take arrays of tokens, (N, T, D) for (N, D) and (K, U, D) for (K, D); the rows are queries
-    and the columns documents. It is not symmetric: with ``symmetric=True`` both directions use the same
-    scores, whose maximum is over the tokens of the document.
+    over the valid tokens t of the query and u of the document. `contrast`, `info_nce`, `clip`, `siglip` and `two_tower`
+    accept it, with token arrays (N, T, D) and (K, U, D) in place of (N, D) and (K, D); rows are queries, columns
+    documents. It is not symmetric: with ``symmetric=True`` both directions use these scores, with the maximum over
+    document tokens.
 
-    Where several tokens of a document are the best match, the first has all of the gradient. A query or document
-    without valid tokens has scores of -inf, which take no part: such a query does not count, nor does one whose own
+    If several tokens of a document are the best match, the first gets the gradient. A query or document without valid
+    tokens has scores of -inf, which mask its pairs: such a query does not count, nor does a query whose positive
     document is empty.
 
     Parameters
     ----------
     query_mask : array of bool, shape (N, T), optional
-        Valid tokens of the queries, the first array of the loss; all by default. What others hold has no effect. Where
-        a loss has one array alone, it marks the tokens on both sides.
+        Valid tokens of the queries, the first array of the loss; all by default. Other tokens have no effect. For a
+        loss of one array, it applies to both sides.
     document_mask : array of bool, shape (K, U), optional
-        Valid tokens of the documents. With further negatives (of `info_nce` and `two_tower`, with as many tokens each),
-        K counts the positives and then these. Negatives of each query, (N, M, U, D), cannot be masked.
+        Valid tokens of the documents. With further negatives (of `info_nce` and `two_tower`), K counts the positives,
+        then these. Separate negatives per query, (N, M, U, D), cannot be masked.
     normalize : bool, default: True
-        Whether tokens are scaled to unit length first, as ColBERT's are, so that :math:`q_t^\top d_u` is a cosine.
+        Whether tokens are normalised first, as in ColBERT, so that :math:`q_t^\top d_u` is a cosine.
 
     Returns
     -------
     Similarity
-        The similarity, for the `similarity` argument of the losses named.
+        The similarity, for the `similarity` argument of these losses.
 
     Raises
     ------
     TypeError
         If a mask is not a boolean array.
     ValueError
-        If a mask is not a matrix, or (when called) does not fit the tokens, or tokens of queries and documents differ
-        in their features.
+        If a mask is not a matrix, or (when called) does not fit the tokens, or the widths of query and document tokens
+        differ.
 
     Notes
     -----
-    Blocks of rows are chosen as if a pair took U · D numbers; it takes T · U. At least one query is compared with all
-    documents at once, which takes some copies of K · T · U numbers.
+    Block sizes assume U · D numbers per pair; the actual number is T · U. A block has at least one query against all
+    documents, which takes a few copies of K · T · U numbers.
 
     References
     ----------
@@ -636,12 +636,12 @@ def max_sim(
 
 
 def normalized(similarity: AnySimilarity, /) -> Similarity:
-    r"""Return a similarity of the directions alone: embeddings are scaled to unit length before it sees them.
+    r"""Return a similarity of embeddings scaled to unit length.
 
     .. math:: s\Big(\frac{x}{\lVert x \rVert}, \frac{y}{\lVert y \rVert}\Big)
 
-    FaceNet's distance is ``normalized("neg_sq_euclidean")``, that of most metric-learning code
-    ``normalized("neg_euclidean")``. A zero vector stays zero.
+    FaceNet uses ``normalized("neg_sq_euclidean")``, most metric-learning code ``normalized("neg_euclidean")``. A zero
+    vector stays zero.
 
     Parameters
     ----------
@@ -677,11 +677,11 @@ def normalized(similarity: AnySimilarity, /) -> Similarity:
 
 
 def scaled_columns(similarity: AnySimilarity, factors: AnyArray, /) -> Similarity:
-    r"""Return a similarity whose score against column j is multiplied by a factor of that column.
+    r"""Return a similarity whose scores are multiplied by a factor per column.
 
     .. math:: s(x_i, y_j)\, f_j
 
-    A factor is the inverse of a temperature of the column's own, as ProtoNCE's concentrations are.
+    A factor is the inverse of a temperature per column, such as ProtoNCE's concentrations.
 
     Parameters
     ----------
@@ -715,19 +715,19 @@ def scaled_columns(similarity: AnySimilarity, factors: AnyArray, /) -> Similarit
 
 
 def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similarity:
-    r"""Return a similarity to whose score against column j an offset of that column is added.
+    r"""Return a similarity with an offset per column added to its scores.
 
     .. math:: s(x_i, y_j) / \tau + o_j
 
-    The offset is not divided by the temperature. With :math:`-\log q_j`, the logarithm of the probability with which a
-    candidate comes into a batch, it makes up for popular candidates being negatives more often.
+    The offset is not divided by the temperature. An offset of :math:`-\log q_j`, with the sampling probability q of a
+    candidate, corrects for popular candidates, which are negatives more often.
 
     Parameters
     ----------
     similarity : str, Similarity or callable
         A name, a similarity, or a function from (N, D), (K, D') to scores (N, K).
     offsets : array, shape (K,)
-        Offset of each column, in nats; differentiable. They have to be finite.
+        Finite offset of each column, in nats; differentiable.
 
     Returns
     -------
@@ -743,7 +743,7 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
 
     See Also
     --------
-    scaled_columns : Multiplies instead.
+    scaled_columns : Multiplies the scores.
 
     References
     ----------
@@ -763,7 +763,7 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
 
 
 class _OfPrepared(Record):
-    """A preparation of rows, for columns that it has prepared already."""
+    """Preparation of rows only, for prepared columns."""
 
     prepare: Prepare
 
@@ -774,34 +774,33 @@ class _OfPrepared(Record):
 def prepare(
     columns: ArrayOf[ArrayT], /, *, similarity: Literal["cosine", "dot"] | Similarity = "cosine"
 ) -> tuple[ArrayT, Similarity]:
-    r"""Return columns prepared for many calls, and the similarity that takes them.
+    r"""Return columns prepared for repeated calls, and the similarity for them.
 
-    A call with the cosine similarity scales all columns to unit length, and converts those of 16 bits to float32. Of a
-    catalogue that does not change, this can be done once. Where rows are few, it is a large part of a call. The
-    similarity takes all columns of a call for prepared ones.
+    Each call with the cosine similarity normalises all columns and upcasts 16-bit ones, a large part of the time if
+    rows are few. For a fixed catalogue, this can be done once. The returned similarity expects all columns to be
+    prepared.
 
     Parameters
     ----------
     columns : array, shape (K, D)
         Embeddings of the columns, such as the keys of a frozen encoder; constants.
     similarity : {"cosine", "dot"} or Similarity, default: "cosine"
-        How embeddings are compared: by one of these, or ``normalized("dot")``; see :doc:`/options`. Offsets and factors
-        of columns can be added to the similarity that is returned, by `similarities.shifted_columns` and
-        `similarities.scaled_columns`.
+        One of these, or ``normalized("dot")``; see :doc:`/options`. Add offsets and factors of columns to the returned
+        similarity by `similarities.shifted_columns` and `similarities.scaled_columns`.
 
     Returns
     -------
     array, shape (K, D)
         The prepared columns, without gradient, of the library and device of `columns`, in float32 or float64.
     Similarity
-        The similarity of rows, which are given as they are, with these columns.
+        Similarity of unprepared rows with prepared columns.
 
     Raises
     ------
     TypeError
         If `columns` is not a real floating-point array.
     ValueError
-        If `columns` is not a matrix, or the similarity is another.
+        If `columns` is not a matrix, or the similarity is not supported.
 
     Examples
     --------
@@ -829,7 +828,7 @@ def prepare(
 
 
 def resolve(similarity: AnySimilarity) -> Similarity:
-    """The similarity that a `similarity` argument means.
+    """Resolve a `similarity` argument.
 
     Parameters
     ----------
@@ -844,7 +843,7 @@ def resolve(similarity: AnySimilarity) -> Similarity:
     Raises
     ------
     TypeError
-        If it is a function that makes one of these, or no function.
+        If it is a factory that was not called, or not callable.
     ValueError
         If the name is unknown.
 
@@ -864,12 +863,12 @@ def resolve(similarity: AnySimilarity) -> Similarity:
 
 
 def operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-    """What the scores are a function of; inner products of these do not overflow where the embeddings are finite."""
+    """Operands of the scores. Their inner products do not overflow for finite embeddings."""
     return measured_operands(similarity, x, y, scale)[:2]
 
 
 def measured_operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands, float]:
-    """The same, and a bound of the inner products of operands that are no unit rows; infinite where none is seen."""
+    """Operands, and a bound of their inner products; infinite if unknown."""
     rows, columns = _prepared(similarity, x, y, scale)
     if not similarity.inner_product or similarity.unit:
         return rows, columns, math.inf
@@ -879,7 +878,7 @@ def measured_operands(similarity: Similarity, x: Array, y: Array, scale: Any) ->
 
 
 def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-    """The operands of rows and columns, checked to be two tuples, of one array each for inner products."""
+    """Operands of rows and columns: two tuples, of one array each for inner products."""
     made: Any = similarity.prepare(x, y, scale)
     both = made if isinstance(made, tuple) and len(made) == 2 else ()  # noqa: PLR2004
     if both and all(isinstance(side, tuple) and (len(side) == 1 or not similarity.inner_product) for side in both):
@@ -891,11 +890,11 @@ def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[O
 
 
 def _per_row(x: Array, scale: Any) -> Array:
-    """The scale as a column, so that each row of a tile brings its own and its gradient is summed with the rows'."""
+    """Scale as a column (N, 1), so that it is sliced, and its gradient summed, with the rows."""
     xp = namespace_of(x)
     shape = (*x.shape[:-1], 1)
     if is_array(scale):
-        own = len(scale.shape) == len(shape)  # a number for each row
+        own = len(scale.shape) == len(shape)  # one entry per row
         return xp.broadcast_to(scale if own else xp.reshape(scale, (1,) * len(shape)), shape)
     return xp.full(shape, scale, dtype=x.dtype, device=device_of(x))
 
@@ -909,7 +908,7 @@ def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 
 
 def _unit_rows(x: Array, y: Array) -> tuple[Array, Array]:
-    """Both normalized, and what is contrasted with itself once."""
+    """Normalised x and y; computed once if they are the same array."""
     unit = normalize(x)
     return unit, unit if y is x else normalize(y)
 
@@ -929,14 +928,14 @@ def _scale_apart(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 
 
 def _differences(rows: Operands, columns: Operands) -> Array:
-    """``x - y`` for every pair. The expansion 2xy - x² - y² would cancel for close pairs and miss zero distances."""
+    """``x - y`` of every pair. The expansion 2xy - x² - y² would cancel for close pairs."""
     xp = namespace_of(rows[0])
     x, y = xp.expand_dims(rows[0], axis=-2), xp.expand_dims(columns[0], axis=-3)
     differences = x - y
     if adapter_of(x).mode == "eager":
         return differences
-    # A compiler may fuse the last product of x or y into the difference, as fma(a, b, -y), which rounds once instead of
-    # twice: the difference of equal numbers is then the rounding of y. (XLA does, on CPUs, through its barriers too.)
+    # A compiler may fuse a product into the difference as fma(a, b, -y), so that equal x and y differ by a rounding
+    # error. (XLA does on CPUs, even across its barriers.)
     return differences - stop_gradient(xp.where(x == y, differences, xp.zeros_like(differences)))
 
 
@@ -969,10 +968,10 @@ def _euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> 
 
 
 def _cauchy(rows: Operands, columns: Operands) -> tuple[Array, Array, Array]:
-    """``log(1 + |x - y|²)`` of every pair, and its derivative by x as ``2 w d`` of a number w and a vector d.
+    """``log(1 + |x - y|²)`` of every pair, and factors w, d of its derivative by x, ``2 w d``.
 
-    Where the square of a distance could overflow, and its logarithm not, differences are of embeddings times a small
-    power of 2, t: with d = t (x - y) the logarithm is log |d|² - 2 log t, and w = t / |d|².
+    Where squared distances could overflow, embeddings are scaled by a small power of 2, t: with d = t (x - y) the
+    logarithm is log |d|² - 2 log t, and w = t / |d|².
     """
     xp = namespace_of(rows[0])
     if largest_score(rows[0], columns[0]) < math.inf:
@@ -1003,9 +1002,9 @@ def _cauchy_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tup
 
 
 def _pulled(differences: Array, factor: Array, scores: Array, cotangent: Array) -> tuple[Operands, Operands]:
-    """The cotangents of x, of the scale and of y; `scores` are without the scale.
+    """Cotangents of x, of the scale and of y; `scores` are without the scale.
 
-    By x it is ``Σ_j factor (x - y)``, by y minus the sum over i, by the scale of a row ``Σ_j cotangent scores``.
+    By x: ``Σ_j factor (x - y)``. By y: ``-Σ_i factor (x - y)``. By the scale of a row: ``Σ_j cotangent scores``.
     """
     xp = namespace_of(cotangent)
     pull = xp.expand_dims(factor, axis=-1) * differences
@@ -1014,9 +1013,9 @@ def _pulled(differences: Array, factor: Array, scores: Array, cotangent: Array) 
 
 
 def _products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
-    """Scores times their cotangents; one that overflowed takes no part, and brings no 0 times infinity.
+    """Scores times their cotangents; 0 for an overflowed score of cotangent 0, in place of NaN.
 
-    A finite score stays even where its cotangent is 0: it is the derivative by the cotangent.
+    Finite scores stay, since they are the derivative by the cotangent.
     """
     dead = xp.logical_and(cotangent == 0, xp.logical_not(xp.isfinite(scores)))
     return xp.where(dead, xp.zeros_like(scores), scores) * cotangent
@@ -1032,21 +1031,21 @@ _NAMED: dict[str, Similarity] = {
 }
 NAMES: tuple[SimilarityName, ...] = get_args(SimilarityName)
 UNIT = _DOT._replace(unit=True, embedded=(False, False))
-"""The similarity of rows that are unit vectors already."""
+"""Similarity of rows that are already unit vectors."""
 
 
 def is_cosine(similarity: Similarity) -> bool:
-    """Whether a similarity is the inner product of unit rows, of which sweeps have the closed form."""
+    """Whether a similarity is the inner product of normalised rows, which sweeps differentiate in closed form."""
     return similarity.prepare is _cosine
 
 
 def is_dot(similarity: Similarity) -> bool:
-    """Whether a similarity is the inner product of the embeddings as they are."""
+    """Whether a similarity is the plain inner product of the embeddings."""
     return similarity.prepare is _dot and similarity.inner_product and not similarity.unit
 
 
 def normalized_here(similarity: Similarity, x: Array, y: Array) -> tuple[Similarity, Array, Array]:
-    """Rows that need no more than their inner products, so that each is normalized where it is; others as they are."""
+    """For cosines, unit rows and their similarity, so that each rank normalises its rows; else the arguments."""
     if not is_cosine(similarity):
         return similarity, x, y
     return UNIT, *_unit_rows(x, y)

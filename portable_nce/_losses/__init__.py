@@ -1,1 +1,1 @@
-"""The losses of embeddings: thin functions, each a row of the table of similarity, pairing and objective."""
+"""Losses of embeddings: each chooses a similarity, a pairing and an objective."""

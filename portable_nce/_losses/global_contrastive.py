@@ -1,4 +1,4 @@
-"""Losses with a memory of each sample: global contrastive losses, whose small batches learn as large ones do."""
+"""Global contrastive losses: a moving average per sample lets small batches learn like large ones."""
 
 from __future__ import annotations
 
@@ -44,13 +44,11 @@ def sogclr(
     .. math:: \ell_i = \log \hat u_i, \qquad \hat u_i = (1 - \gamma)\, \mathrm{sg}(u_i) + \gamma\, r_i, \qquad
         r_i = \frac{1}{M_i} \sum_{j \in Q(i)} e^{g_{ij} - g_{ii}}, \qquad g_{ij} = s(q_i, k_j) / \tau
 
-    with the gradient of :math:`r_i / \mathrm{sg}(\hat u_i)`; of a sample that has not been met, :math:`\hat u_i = r_i`.
-    Where `flat_nce` divides the negatives of a row by their own sum, its dual critic in closed form, the sum here is an
-    average over the epochs: the negatives that a sample has met so far, however small the batches are. With ``gamma=1``
-    it is `flat_nce` with a mean for the sum.
+    with the gradient of :math:`r_i / \mathrm{sg}(\hat u_i)`. At the first visit of a sample, :math:`\hat u_i = r_i`.
+    `flat_nce` normalises the negatives of a row by their sum within the batch; here the normaliser is a moving average
+    over the epochs, so that small batches suffice. With ``gamma=1`` it is `flat_nce` with a mean in place of the sum.
 
-    With `rho` the loss is that of iSogCLR, :math:`\tau_i (\log \hat u_i + \rho)`, to learn a temperature of each
-    sample.
+    With `rho` it is the iSogCLR loss, :math:`\tau_i (\log \hat u_i + \rho)`, which learns a temperature per sample.
 
     Parameters
     ----------
@@ -59,28 +57,29 @@ def sogclr(
     key : array, shape (N, D)
         Embeddings of the keys; key i belongs to query i, and the others are its negatives.
     log_u : array, shape (N,)
-        Logarithms of the moving averages of these samples, without gradient: of an array with one entry for each sample
-        of the data, those of the batch. -inf for a sample that has not been met.
+        Logarithms of the moving averages of the samples in the batch, without gradient: the entries of an array that
+        has one per sample of the data set. -inf for a sample not yet visited.
     gamma : float, default: 0.9
-        The share γ of the batch in the average, from more than 0 to 1.
+        Weight γ of the batch in the moving average, in (0, 1].
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     rho : float, optional
-        The loss is multiplied by the temperature, and ρ added to its logarithm.
+        Constant ρ of the iSogCLR loss.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive and a negative, weighted sum, or the weighted losses.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`. Value and gradient come in two passes.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`. Value and gradient take two passes.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`. The averages are those of the own rows.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`. The averages are those of this rank's
+        rows.
 
     Returns
     -------
@@ -88,26 +87,25 @@ def sogclr(
         Loss in nats (may be negative): 0-d, or shape (N,) for reduction "none", of the library, dtype and device of
         `query`.
     log_u : array, shape (N,)
-        Logarithms of the new averages, without gradient, of the dtype of `log_u`. Those of queries without a positive
-        or a negative stay what they were.
+        Logarithms of the new averages, without gradient, in the dtype of `log_u`. Unchanged for queries without a
+        positive or a negative.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
-    flat_nce : The same without a memory.
+    flat_nce : The loss without a memory.
 
     Notes
     -----
-    The authors' code multiplies the loss by the temperature, and averages the losses of both directions, each with its
-    own u. Its average is that of iSogCLR (LibAUC's ``GCLoss_v2``); SogCLR's first algorithm (``GCLoss_v1``) averages
-    :math:`e^{g_{ij}}` and divides by the positive outside of the average. FastCLIP lowers γ in the course of the
-    training.
+    The authors' code multiplies the loss by the temperature and averages both directions, each with a separate u. Its
+    average is that of iSogCLR (LibAUC's ``GCLoss_v2``); SogCLR's first algorithm (``GCLoss_v1``) averages
+    :math:`e^{g_{ij}}` and divides by the positive outside the average. FastCLIP lowers γ during training.
 
     References
     ----------
@@ -163,11 +161,11 @@ def sogclr(
 
 
 def _counts(mask: Array | None, like: Array, shards: Shards | None) -> tuple[Array, Array]:
-    """Which rows have a positive and a negative, and how many negatives, at least 1."""
+    """Boolean array of rows with a positive and a negative, and the number of negatives, at least 1."""
     xp, rows = namespace_of(like), like.shape[0]
     columns = rows if shards is None else sum(shards.columns)
     if mask is None:
-        number = xp.zeros_like(like) + (columns - 1)  # of a batch whose size may be a symbol
+        number = xp.zeros_like(like) + (columns - 1)  # the batch size may be symbolic
         return number > 0, xp.where(number > 0, number, xp.ones_like(number))
     check_mask(xp, "mask", mask, (rows, columns))
     present = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
@@ -181,11 +179,11 @@ _PAIRS = Pairwise(
     Term(lambda s: namespace_of(s).ones_like(s), slopes=lambda s: (namespace_of(s).zeros_like(s),)),
     label="pairs",
 )
-"""How many negatives a row has, and a half if it has a positive."""
+"""Number of negatives of a row, plus 0.5 if it has a positive."""
 
 
 def _counted(pairs: Array) -> tuple[Array, Array]:
-    """What `_counts` gives, of `_PAIRS`."""
+    """Result of `_counts`, decoded from the row sums of `_PAIRS`."""
     pairs = stop_gradient(pairs)
     xp = namespace_of(pairs)
     number = xp.floor(pairs)
@@ -194,7 +192,7 @@ def _counted(pairs: Array) -> tuple[Array, Array]:
 
 
 class _Memory(Record):
-    """What the log-odds of a row are compared with: the share of the memory, in units of that of the batch."""
+    """Log of the memory's share of the average, relative to the batch's share; comparable with the log-odds."""
 
     state: Array
     number: Array
@@ -211,16 +209,16 @@ class _Memory(Record):
 
 
 class _Averaged(Record):
-    """With the log-odds u and the memory a: the value ``L = log(e^a + e^u)`` with the gradient of ``c e^(u - sg L)``.
+    """For log-odds u and memory a: the value ``L = log(e^a + e^u)`` with the gradient of ``c e^(u - sg L)``.
 
-    The average is ``û = γ e^L / M`` and the mean of the batch ``r = e^u / M``. So c is 1/γ, which makes the slope
-    ``r / û``; it is 1 where there is no memory and û is r itself.
+    The average is ``û = γ e^L / M`` and the mean of the batch ``r = e^u / M``. The slope ``r / û`` needs c = 1/γ;
+    without a memory û is r, and c = 1.
     """
 
     gamma: float
 
     def share(self, row: RowStatistics, memory: Array) -> Array:
-        """``c e^(u - sg L)``, of which ``e^(u - L)`` is σ(u - a)."""
+        """``c e^(u - sg L)``, with ``e^(u - L) = σ(u - a)``."""
         xp, odds = namespace_of(row.log_odds, memory), row.log_odds
         finite = xp.where(xp.isinf(odds), xp.zeros_like(odds), odds)
         share = stop_gradient(sigmoid(xp, odds - memory)) * xp.exp(finite - stop_gradient(finite))
@@ -232,5 +230,5 @@ class _Averaged(Record):
         return stop_gradient(total) + (share - stop_gradient(share))
 
     def slopes(self, row: RowStatistics, memory: Array) -> Any:
-        """By the log-odds, and by the memory."""
+        """Slopes by the log-odds and by the memory."""
         return self.share(row, memory), None, None, None, namespace_of(memory).zeros_like(memory)

@@ -1,4 +1,4 @@
-"""Losses of pairs with graded similarities: of two pairs, the one with the higher grade is to be the more similar."""
+"""Ranking losses of pairs with graded similarities."""
 
 from __future__ import annotations
 
@@ -33,47 +33,45 @@ def cosent(
     weights: AnyArray | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the CoSENT loss: of two pairs of embeddings, that of the higher grade is to be the more similar.
+    r"""Return the CoSENT loss: pairs with a higher grade should be more similar.
 
     .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big), \qquad
         s_i = s(x_i, y_i)
 
-    The sum is over all ordered pairs of rows i, j with grades :math:`l_i > l_j`; equal grades are not compared, and
-    without two different grades the loss is 0, with gradient 0. It is computed in O(N log N), from the rows sorted by
-    their grades.
+    The sum is over all rows i, j with grades :math:`l_i > l_j`. Equal grades are not compared; if all grades are equal,
+    loss and gradient are 0. Sorting the rows by grade makes it O(N log N).
 
     Parameters
     ----------
     x, y : array, shape (N, D)
         Embeddings of N pairs.
     grades : array of real numbers, shape (N,)
-        How similar each pair is to be, in any unit; only their order counts, and nothing is differentiated by them. A
-        pair whose grade is NaN takes no part.
+        Target similarity of each pair, in any unit; only the order matters. No gradient. A pair whose grade is NaN is
+        ignored.
     scale : float or array of one entry, default: 20.0
-        Scale α > 0 of the similarities, the inverse of a temperature; differentiable as an array.
+        Scale α > 0 of the similarities, the inverse of a temperature; differentiable if an array.
     similarity : str, Similarity or callable, default: "cosine"
         How the embeddings of a pair are compared; see `portable_nce.similarities` and :doc:`/options`. A similarity of
-        -inf takes no part.
+        -inf masks its pair.
     mask : array of bool, shape (N,), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
-        How often each pair counts, w >= 0: a pair of weight 2 is worth the same pair twice. One of weight 0 takes no
-        part.
+        Multiplicity w ≥ 0 of each pair: weight 2 counts the pair twice, weight 0 ignores it.
     across : Ranks, optional
-        Ranks that have other pairs of the same batch, which are compared with these; see `portable_nce.across`.
+        Ranks that hold the other pairs of the batch; see `portable_nce.across`.
 
     Returns
     -------
     array
-        Loss in nats: 0-d, of the library, dtype and device of `x`. It is one logarithm for the batch, no mean over
-        rows; so there is no `reduction`.
+        Loss in nats: 0-d, of the library, dtype and device of `x`. It is one logarithm for the whole batch, so there is
+        no `reduction`.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -112,45 +110,43 @@ def angle(
     weights: AnyArray | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the angle loss of AnglE: `cosent`, whose similarity also sees the phase between complex embeddings.
+    r"""Return the AnglE loss: `cosent` with a similarity that includes the phase between complex embeddings.
 
     .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big), \qquad
         s_i = \left| \mathrm{Re}\, r_i + \mathrm{Im}\, r_i \right|, \quad
         r_i = \frac{\sum_k x_{ik}\, \overline{y_{ik}}}{\lVert x_i \rVert\, \lVert y_i \rVert}
 
     The first half of an embedding is the real part of D/2 complex numbers, the second half the imaginary part; an odd
-    width is filled up by one 0. Then Re r is the cosine, and s is 1 for equal embeddings; the largest s is √2, at a
-    phase of 45°.
+    width is padded by one 0. Re r is the cosine. s is 1 for equal embeddings, and at most √2, at a phase of 45°.
 
     Parameters
     ----------
     x, y : array, shape (N, D)
         Embeddings of N pairs.
     grades : array of real numbers, shape (N,)
-        How similar each pair is to be, in any unit; only their order counts, and nothing is differentiated by them. A
-        pair whose grade is NaN takes no part.
+        Target similarity of each pair, in any unit; only the order matters. No gradient. A pair whose grade is NaN is
+        ignored.
     scale : float or array of one entry, default: 20.0
-        Scale α > 0 of the similarities, the inverse of a temperature; differentiable as an array.
+        Scale α > 0 of the similarities, the inverse of a temperature; differentiable if an array.
     mask : array of bool, shape (N,), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
-        How often each pair counts, w >= 0: a pair of weight 2 is worth the same pair twice. One of weight 0 takes no
-        part.
+        Multiplicity w ≥ 0 of each pair: weight 2 counts the pair twice, weight 0 ignores it.
     across : Ranks, optional
-        Ranks that have other pairs of the same batch, which are compared with these; see `portable_nce.across`.
+        Ranks that hold the other pairs of the batch; see `portable_nce.across`.
 
     Returns
     -------
     array
-        Loss in nats: 0-d, of the library, dtype and device of `x`. It is one logarithm for the batch, no mean over
-        rows; so there is no `reduction`.
+        Loss in nats: 0-d, of the library, dtype and device of `x`. It is one logarithm for the whole batch, so there is
+        no `reduction`.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -158,11 +154,11 @@ def angle(
 
     Notes
     -----
-    The paper divides x by y, sets the lengths aside, and calls the absolute value Δθ the difference of their angles,
-    which is to be smaller for pairs of a higher grade. The code of its authors adds up the real and imaginary parts of
-    all components before it takes the absolute value, which gives 1 for equal embeddings, and lets it be larger for
-    pairs of a higher grade. So do sentence-transformers' ``AnglELoss``, and this function. The paper trains with a sum
-    of this loss, `cosent` and `info_nce`; here each is one term.
+    The paper divides x by y, ignores the lengths, and calls the absolute value the angle difference Δθ, smaller for
+    pairs of a higher grade. The authors' code sums the real and imaginary parts of all components before it takes the
+    absolute value, which gives 1 for equal embeddings and is larger for pairs of a higher grade. sentence-transformers'
+    ``AnglELoss`` and this function follow the code. The paper trains on the sum of this loss, `cosent` and `info_nce`;
+    here each is separate.
 
     References
     ----------
@@ -185,7 +181,7 @@ def angle(
 
 
 def _angles(x: Array, y: Array) -> Array:
-    """|Re + Im| of the sums ``x conj(y)`` of unit rows, whose halves are the real and the imaginary parts."""
+    """``|Re + Im|`` of ``Σ x conj(y)`` for unit rows, whose halves are real and imaginary parts."""
     xp = namespace_of(x, y)
     if x.shape[1] % 2:
         x, y = (xp.concat([z, zeros(xp, (z.shape[0], 1), z)], axis=1) for z in (x, y))
@@ -197,7 +193,7 @@ def _angles(x: Array, y: Array) -> Array:
 
 
 class Graded(NamedTuple):
-    """The grades of N pairs, the scale of their similarities, which of them take part, and how often each counts."""
+    """Grades of N pairs, scale of their similarities, mask and weights."""
 
     grades: Array
     scale: Any
@@ -208,7 +204,7 @@ class Graded(NamedTuple):
 def enter_graded(
     arrays: dict[str, Array], axes: str, *, grades: Array, scale: Any, mask: Array | None, weights: Array | None
 ) -> tuple[Entered, Graded]:
-    """The checked arguments of a loss of graded pairs."""
+    """Check the arguments of a loss of graded pairs."""
     options = Options(scale, "cosine", mask, weights, "mean", "auto", None, None, scaled_by="scale")
     given = enter_embeddings(arrays, options, {"grades": grades}, axes=axes)
     xp, x, grades, options = given.xp, given.arrays[0], given.others["grades"], given.options
@@ -228,11 +224,10 @@ def enter_graded(
 def _of_pairs(
     given: Entered, graded: Graded, similarity: Callable[[Array, Array], Array], across: Ranks | None
 ) -> Array:
-    """The loss of pairs of rows, of all ranks.
+    """Loss of the pairs of all ranks.
 
-    Their similarities and grades are a few numbers a pair: each rank has those of all, in the order of one process,
-    and computes the same loss. Its part of the result is one of as many equal ones as there are ranks, whose gradients
-    add up.
+    Each rank gathers the similarities and grades, a few numbers per pair, and computes the loss of all pairs. It
+    returns that loss divided by the number of ranks, since results and gradients are summed over ranks.
     """
     xp, shards = given.xp, shards_of_rows(across, given.arrays[0])
     scores = similarity(*rows_where(xp, graded.live, *given.arrays))
@@ -251,23 +246,21 @@ def _of_pairs(
 
 
 def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:
-    r"""The logarithm of 1 and the sum over pairs of ``w_i w_j exp(α (s_j - s_i))``, as an array of one entry.
+    r"""``log(1 + Σ w_i w_j exp(α (s_j - s_i)))`` over pairs with ``l_j < l_i``; shape (1,).
 
     With :math:`h_i = \max s_j` over the rows of lower grades, and :math:`d = \max_i (h_i - s_i)`, the sum is
 
     .. math:: e^{\alpha d} \sum_i w_i\, T_i\, e^{\alpha (h_i - s_i - d)}, \qquad
         T_i = \sum_{j :\, l_j < l_i} w_j\, e^{\alpha (s_j - h_i)} \ge w_{\arg\max}
 
-    in which no exponent is positive, and each is of a difference of scores: nothing overflows, and what is small
-    against the rest alone underflows. :math:`h` and :math:`T` are running maxima and sums in the order of the grades,
-    taken at the last row of a lower grade.
+    No exponent is positive, so nothing overflows, and only negligible terms underflow. :math:`h` and :math:`T` are
+    running maxima and sums in the order of the grades, taken at the last row of a lower grade.
 
-    The order, the maxima and what is derived from them are constants. Each row's own factor ``exp(±α (s - sg s))``,
-    which is 1, has the derivatives; so the running sums are linear in what is differentiated, and all exponentials
-    of their gradient are those of the sums.
+    The order and the maxima are constants. The derivatives enter through a factor ``exp(±α (s - sg s)) = 1`` of each
+    row, so that the running sums are linear in the differentiated terms, and their gradient reuses the exponentials.
     """
     scale, live = graded.scale, xp.logical_and(graded.live, scores != -math.inf)
-    grades = xp.where(live, graded.grades, xp.zeros_like(graded.grades))  # NaN would have no order
+    grades = xp.where(live, graded.grades, xp.zeros_like(graded.grades))  # NaN cannot be sorted
     order = xp.argsort(grades, stable=True)
     grades = xp.take(grades, order, axis=0)
     scores, live = xp.take(scores, order, axis=0), xp.take(live, order, axis=0)
@@ -277,7 +270,7 @@ def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:
     known = xp.logical_and(live, xp.isfinite(scores))
     finite = xp.where(known, scores, xp.zeros_like(scores))
     exponent = scale * (finite - stop_gradient(finite))  # 0
-    # What takes no part has weight 0, and is no maximum.
+    # Masked rows have weight 0 and are never the maximum.
     lowest = xp.min(xp.where(known, stop_gradient(scores), math.inf), axis=0, keepdims=True)
     lowest = xp.where(xp.isinf(lowest), xp.zeros_like(lowest), lowest)
     constant = xp.where(live, stop_gradient(scores), lowest)
@@ -299,18 +292,17 @@ def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:
 
 
 def _running_sums(xp: Namespace, highest: Array, total: Array, grades: Array, scale: Any) -> tuple[Array, Array, Array]:
-    """The running maxima of constants s, the sums ``Σ t exp(α (s - maximum))``, and how many rows have a lower grade.
+    """Running maxima of constants s, sums ``Σ t exp(α (s - maximum))``, and the number of rows with a lower grade.
 
-    By doubling (Hillis and Steele 1986, "Data parallel algorithms", CACM 29): after k steps an entry has the sum of up
-    to 2^k terms; each step adds that of the terms before these. A graph that serves any number of rows has the steps
-    that the largest takes.
+    Prefix sums by doubling (Hillis and Steele 1986, "Data parallel algorithms", CACM 29): after k steps an entry holds
+    the sum of up to 2^k terms. If the number of rows is symbolic, all `_MOST_STEPS` steps are taken.
     """
     rows = highest.shape[0]
     known = isinstance(rows, int) and adapter_of(total).mode != "compiled"
     places = xp.arange(rows, device=device_of(total))
 
     def before(x: Array, reach: int) -> Array:
-        """The entry that stands so far before each, or the entry itself where there is none."""
+        """Array shifted by `reach` entries; the first `reach` entries stay in place."""
         if known:
             return xp.concat([x[:reach], x[:-reach]], axis=0)
         return xp.take(x, xp.where(places < reach, places, places - reach), axis=0)
@@ -329,18 +321,18 @@ def _running_sums(xp: Namespace, highest: Array, total: Array, grades: Array, sc
 
 
 _MOST_STEPS = 31
-"""Of a running sum of as many terms as there are numbers of 32 bits."""
+"""Steps of a prefix sum of 2^31 terms."""
 
 
 def _difference(xp: Namespace, x: Array, y: Array) -> Array:
-    """The difference of constants, 0 of equal infinities."""
+    """Difference of constants; 0 for equal infinities."""
     same = x == y
     x, y = (xp.where(same, xp.zeros_like(y), z) for z in (x, y))
     return x - y
 
 
 def _distance(xp: Namespace, x: Array, y: Array) -> Array:
-    """The absolute difference of constants, but no more than can be multiplied by a scale; NaN stays NaN."""
+    """Absolute difference of constants, capped so that multiplying by a scale cannot overflow; NaN stays NaN."""
     distance = xp.abs(_difference(xp, x, y))
     most = float(xp.finfo(y.dtype).max) ** 0.75
     return xp.where(distance > most, xp.full_like(distance, most), distance)

@@ -1,4 +1,4 @@
-"""Losses of queries and keys: the positives are the pairs of a batch, the negatives its other rows or further keys."""
+"""Losses of paired queries and keys, with in-batch or explicit negatives."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def info_nce(
     .. math:: \ell_i = \log(1 + e^{u_i}), \qquad u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{ii},
         \qquad g_{ij} = s(q_i, k_j) / \tau,
 
-    which is the cross-entropy :math:`-\log \mathrm{softmax}(g_i)_i`, computed so that neither the value nor the
-    gradient cancels when the positive wins by far.
+    the cross-entropy :math:`-\log \mathrm{softmax}(g_i)_i`, computed without cancellation in value or gradient when the
+    positive leads by far.
 
     Parameters
     ----------
@@ -103,36 +103,36 @@ def info_nce(
     positive_key : array, shape (N, D), or (K, D) with `positives`
         Embeddings of the keys; key i belongs to query i.
     negative_keys : array, shape (M, D) or (N, M, D), optional
-        Negatives shared by all queries, or of each query. None takes the other rows of `positive_key`.
+        Negatives shared by all queries, or separate for each query. None uses the other rows of `positive_key`.
     temperature : float, or array of one entry or of shape (N,), default: 0.07
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
-        How embeddings are compared; see `portable_nce.similarities`. With negatives of each query, a callable gets
-        arrays (N, 1, D) and (N, M, D) and returns (N, 1, M).
+        How embeddings are compared; see `portable_nce.similarities`. With separate negatives for each query, a callable
+        maps (N, 1, D) and (N, M, D) to (N, 1, M).
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        Which rows of `positive_key` belong to each query, in place of the row of the same number, or with which weights
-        (soft targets; see `portable_nce.pairings.soft`). Numbers that are no
-        rows are an error where the values are at hand; elsewhere such a query has no positive.
+        Rows of `positive_key` that belong to each query (index or mask), or their weights (soft targets; see
+        `portable_nce.pairings.soft`); row i by default. Out-of-range indices raise for NumPy and eager PyTorch CPU
+        tensors; elsewhere such a query has no positive.
     mask : array of bool, shape (N, K), or (N, M) with `negative_keys`, optional
-        Pairs (with `negative_keys`: negatives) that take part; all by default.
+        Pairs (with `negative_keys`: negatives) to include; all by default.
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        What several positives mean; see `portable_nce.objectives.info_nce`.
+        Treatment of several positives; see `portable_nce.objectives.info_nce`.
     hardness : float, default: 0.0
-        The strength α ≥ 0 with which negatives count more the harder they are: :math:`\alpha\, \mathrm{sg}(s_{ij})`,
-        a constant, is added to their scores :math:`g_{ij}` (EmbeddingGemma has α = 5).
+        Strength α ≥ 0 of the emphasis on hard negatives: the constant :math:`\alpha\, \mathrm{sg}(s_{ij})` is added to
+        their scores :math:`g_{ij}` (EmbeddingGemma has α = 5).
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`. Negatives of each query are not
-        streamed, since their scores take less memory than they do.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`. Separate negatives are not streamed,
+        since they take more memory than their scores.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -142,9 +142,9 @@ def info_nce(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -218,7 +218,7 @@ def n_tuple(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the (N+1)-tuple loss (multi-class N-pair loss): InfoNCE of unnormalised embeddings, kept short.
+    r"""Return the (N+1)-tuple loss (multi-class N-pair loss): InfoNCE of unnormalised embeddings with an L2 penalty.
 
     .. math:: \ell_i = \log\Big(1 + \sum_{j \ne i} e^{q_i^\top k_j - q_i^\top k_i}\Big)
         + \beta\, (\lVert q_i \rVert^2 + \lVert k_i \rVert^2)
@@ -228,23 +228,23 @@ def n_tuple(
     query, key : array, shape (N, D)
         Embeddings; row i of one belongs to row i of the other.
     l2 : float or array of one entry, default: 0.0
-        Factor β of the squared lengths. TensorFlow's ``npairs_loss(reg_lambda=λ)`` has β = λ / 4.
+        Factor β of the squared norms. TensorFlow's ``npairs_loss(reg_lambda=λ)`` has β = λ / 4.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "dot"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -254,9 +254,9 @@ def n_tuple(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -307,7 +307,7 @@ def cpc(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the loss of contrastive predictive coding: each context predicts its targets, some steps ahead.
+    r"""Return the loss of contrastive predictive coding (CPC): each context predicts targets several steps ahead.
 
     .. math:: \frac1S \sum_{s=1}^S -\log \mathrm{softmax}_j\big(g^s_{ij}\big)_i, \qquad
         g^s_{ij} = z_{sj}^\top W_s\, c_i / \tau
@@ -321,22 +321,22 @@ def cpc(
     projections : array, shape (S, E, D)
         Matrix W of each step.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : {"dot", "cosine", "neg_sq_euclidean", ...}, Similarity or callable, default: "dot"
         How a target is compared with its prediction :math:`W_s\, c_i`; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
-        Pairs of context and target that take part, at every step; all by default.
+        Pairs of context and target to include, at every step; all by default.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the contexts that have a positive, weighted sum, or the weighted losses of the contexts; each
-        the mean over the steps.
+        Weighted mean over the contexts that have a positive, weighted sum, or the weighted losses of the contexts; a
+        loss is the mean over the steps.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -346,9 +346,9 @@ def cpc(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one context.
+        If a shape, device or option is invalid, or there is only one context.
 
     References
     ----------
@@ -430,27 +430,26 @@ def clip(
     image, text : array, shape (N, D)
         Embeddings; row i of one belongs to row i of the other.
     logit_scale : float or array of one entry
-        Factor of the similarities, the inverse of a temperature: :math:`e^t` where the model learns t, starting at
-        ``1 / 0.07``. Differentiable as an array.
+        Factor of the similarities, the inverse temperature. Models learn its logarithm, starting at a scale of
+        ``1 / 0.07``. Differentiable if an array.
     max_logit_scale : float or None, default: 100.0
-        Larger scales are taken for this one; None leaves them. The gradient to a larger scale is that at the limit
-        where a step of descent along it leads back, and 0 where it leads away; so a scale that has grown too large
-        returns. (open_clip sets the parameter itself to at most 100 after each step, which the caller of this
-        function may do too.) JAX differentiates such a scale in reverse mode only.
+        Larger scales are clipped to this one; None disables the limit. The gradient of a clipped scale is the gradient
+        at the limit if descent makes the scale smaller, and 0 otherwise, so that the scale can return. (open_clip clips
+        the parameter itself after each step.) JAX differentiates a clipped scale in reverse mode only.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean, weighted sum, or the weighted losses of the pairs; each the mean of both directions.
+        Weighted mean, weighted sum, or the weighted losses of the pairs; a loss is the mean of both directions.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -460,9 +459,9 @@ def clip(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -517,7 +516,7 @@ def siglip(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the SigLIP loss of images and texts: every pair is a decision of its own.
+    r"""Return the SigLIP loss of images and texts: an independent binary classification of every pair.
 
     .. math:: \frac1N \sum_i \Big(\log(1 + e^{-z_{ii}}) + \sum_{j \ne i} \log(1 + e^{z_{ij}})\Big), \qquad
         z_{ij} = \mathrm{scale} \cdot s(x_i, y_j) + \mathrm{bias}
@@ -525,29 +524,29 @@ def siglip(
     Parameters
     ----------
     image, text : array, shape (N, D)
-        Embeddings; row i of one belongs to row i of the other. With `negative_only`, there are any number K of texts.
+        Embeddings; row i of one belongs to row i of the other. With `negative_only`, any number K of texts.
     logit_scale : float or array of one entry
-        Factor of the similarities: :math:`e^t` where the model learns t, starting at 10. Differentiable as an array.
+        Factor of the similarities. Models learn its logarithm, starting at a scale of 10. Differentiable if an array.
     logit_bias : float or array of one entry
-        What is added to the scaled similarities, starting at -10. Differentiable as an array.
+        Bias added to the scaled similarities. Models start at -10. Differentiable if an array.
     negative_only : bool, default: False
-        Whether no text belongs to an image, so that the sum over all pairs of :math:`\log(1 + e^{z_{ij}})` is left: for
-        a block of other texts, such as those of another rank. The losses of the blocks of a batch add up.
+        Whether all pairs are negatives: the loss is the sum of :math:`\log(1 + e^{z_{ij}})` over all pairs, for a block
+        of other texts such as those of another rank. The losses of the blocks of a batch add up.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, K) with `negative_only`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the images.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the images (the sum over all pairs divided by N, not by N²), weighted sum, or the weighted
         losses of the images.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -557,9 +556,9 @@ def siglip(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -624,50 +623,48 @@ def relic(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the RELIC loss of two views: InfoNCE, and a penalty where the views see the batch differently.
+    r"""Return the RELIC loss of two views: InfoNCE plus a divergence between the views' distributions over the batch.
 
     .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
         p^a_{ij} = \mathrm{softmax}_j\, s(a_i, b_j) / \tau, \quad p^b_{ij} = \mathrm{softmax}_j\, s(a_j, b_i) / \tau
 
-    With K further `keys` m, both distributions are over N + K columns, of which the last are :math:`s(a_i, m_k) / \tau`
-    and :math:`s(b_i, m_k) / \tau`: two views are to see a memory bank in the same way. With ``symmetric=True`` and
-    ``include_positive=False`` that is CO2's consistency of two views' negatives.
+    With K `keys` m, a memory bank, both distributions are over N + K columns; the last K have the scores
+    :math:`s(a_i, m_k) / \tau` and :math:`s(b_i, m_k) / \tau`. With ``symmetric=True`` and ``include_positive=False``,
+    the divergence is CO2's consistency term.
 
     Parameters
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     keys : array, shape (K, D), or Queue, optional
-        Further negatives, shared by all rows of both views: a memory bank. A `Queue` has no gradient, and slots that
-        were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the
-        same on all ranks.
+        Further negatives, shared by all rows of both views: a memory bank. A `Queue` has no gradient, and its empty
+        slots are ignored. With `across`, an array holds the keys of this rank; a queue is the same on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     alpha : float or array of one entry, default: 1.0
         Weight α of the divergence.
     direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
         ``"b_to_a"`` takes :math:`\mathrm{KL}(p^b_i \,\Vert\, p^a_i)`.
     stop_gradient : {None, "first", "second"}, default: None
-        Which of the divergence's two distributions is a constant.
+        Distribution of the divergence that is treated as a constant.
     symmetric : bool, default: False
-        Whether to average this loss with that of the views exchanged.
+        Whether to average the loss over both orders of the views.
     include_positive : bool, default: True
-        Whether the divergence is that of distributions over all columns, or over the negatives alone (CO2).
+        Whether the divergence is over all columns, or over the negatives alone (CO2).
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, N + K) with `keys`, optional
-        Pairs that take part; all by default. Entry (i, j) says whether row i sees sample j, or key j - N, in both
-        distributions.
+        Pairs to include; all by default. Entry (i, j) includes sample j, or key j - N, in both distributions of row i.
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -677,9 +674,9 @@ def relic(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -707,7 +704,7 @@ def relic(
     named, pairing = {"view_a": view_a, "view_b": view_b}, pairings.diagonal()
     if keys is None:
         return contrast_embeddings(named, objective, pairing, options, PAIRED)
-    # Upcast before they are joined: a 16-bit gradient is rounded once, not once for each use.
+    # Upcast before concatenation, so that a 16-bit gradient is rounded once and not once per use.
     given = enter_embeddings(named, options)
     first, second = given.embeddings.values()
     check_shape("view_b", second.array, tuple(first.array.shape))
@@ -728,7 +725,7 @@ def _logistic(parameters: dict[str, Any]) -> AnyObjective:
 
 
 def _columns_of_all(pairs: Array) -> int:
-    """How many columns an array of pairs takes all ranks to have, which compare that; of indices, more than any."""
+    """Number of columns on all ranks by an array of pairs; for indices, an upper bound."""
     return int(pairs.shape[1]) if len(pairs.shape) > 1 else 2**31
 
 
@@ -737,14 +734,14 @@ def _first_column(tile: Tile) -> tuple[Array, Array]:
 
 
 def with_negatives(given: Entered, objective: Objective, valid: Array | None = None, layout: Layout = ANY) -> Array:
-    """Softmax losses of queries and keys against negatives of all queries (M, D), some valid, or of each (N, M, D)."""
+    """Softmax loss of queries and keys with shared negatives (M, D), optionally masked, or separate ones (N, M, D)."""
     xp, options, (x, y, z), (query, key, negatives) = given.xp, given.options, given.arrays, given.embeddings
     n_rows, _ = shape_of(query, x, "(N, D)")
     _, width = shape_of(key, y, "(N, D)")
     check_shape(key, y, (n_rows, width))
     if len(z.shape) not in {2, 3}:
         raise ValueError(f"{negatives}: expected shape (M, D) or (N, M, D), got {tuple(z.shape)}")
-    of_each = len(z.shape) == 3  # noqa: PLR2004  (some of each query)
+    of_each = len(z.shape) == 3  # noqa: PLR2004  (separate for each query)
     *_, n_negatives, _ = shape_of(negatives, z, "(N, M, D)" if of_each else "(M, D)")
     check_width(negatives, z, width)
     check_shape(negatives, z, (*([n_rows] if of_each else []), n_negatives, width))
@@ -778,13 +775,12 @@ def with_negatives(given: Entered, objective: Objective, valid: Array | None = N
 
 
 def at_most(value: Any, limit: float) -> Any:
-    """`value`, or the limit where it is larger; nothing that is no number or array is judged here.
+    """Minimum of `value` and `limit`; other types than numbers and arrays pass unchecked.
 
-    Beyond the limit the value stays, and of the gradient that part passes that leads back: a step of descent along it
-    makes a scale that is too large smaller.
+    For larger values, only a positive gradient passes, so that descent can make the value smaller.
     """
     if is_number(value):
-        return min(value, limit)  # NaN stays, to be refused
+        return min(value, limit)  # NaN stays, and is rejected later
     if not is_array(value):
         return value
     xp, (value,) = common_namespace(logit_scale=value)

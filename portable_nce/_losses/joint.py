@@ -1,4 +1,4 @@
-"""InfoNCE of several blocks of scores: queries and keys, each with each, in one softmax."""
+"""InfoNCE with query-key, query-query and key-key scores in one softmax."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def joint_info_nce(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return InfoNCE with queries and keys of the batch for negatives, all in one softmax.
+    r"""Return InfoNCE with both queries and keys of the batch as negatives, in one softmax.
 
     .. math:: \ell_i = -\log \frac{e^{s(q_i, k_i) / \tau}}{Z_i}, \qquad
         Z_i = e^{s(q_i, k_i) / \tau} + \sum_{j \ne i} \big(e^{s(q_i, k_j) / \tau} + e^{s(q_i, q_j) / \tau}
         + e^{s(k_i, q_j) / \tau} + e^{s(k_i, k_j) / \tau}\big),
 
-    the improved contrastive loss of GTE, or that of some of the four directions.
+    the improved contrastive loss of GTE, or a part of its four directions.
 
     Parameters
     ----------
@@ -54,24 +54,24 @@ def joint_info_nce(
     key : array, shape (N, D)
         Embeddings of the keys; key i belongs to query i.
     directions : tuple of str, default: ("query_to_key", "query_to_query", "key_to_query", "key_to_key")
-        Which negatives there are: of query i, the other keys and the other queries; of key i, the other queries and the
+        Kinds of negatives: for query i, the other keys and the other queries; for key i, the other queries and the
         other keys.
     temperature : float, or array of one entry or of shape (N,), default: 0.01
-        Temperature τ > 0, or that of each query and its key; differentiable as an array.
+        Temperature τ > 0, shared or one per query and its key; differentiable if an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`. It has to be symmetric.
     mask : array of bool, shape (N, N), optional
-        Pairs of samples that take part, in each direction; all by default.
+        Pairs of samples to include, in each direction; all by default.
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`. Value and gradient come in two passes.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`. Value and gradient take two passes.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -81,9 +81,9 @@ def joint_info_nce(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -134,7 +134,7 @@ def joint_info_nce(
 
 
 def _log_of_sum(xp: Namespace, a: Array, b: Array) -> Array:
-    """``log(e^a + e^b)``, of infinities too."""
+    """``log(e^a + e^b)``, also for infinities."""
     larger, smaller = xp.where(a > b, a, b), xp.where(a > b, b, a)
     infinite = xp.isinf(larger)
     below = smaller - xp.where(infinite, xp.zeros_like(larger), larger)
@@ -145,7 +145,7 @@ _OTHER = {"query": "key", "key": "query"}
 
 
 class _Blocks(Record):
-    """Row i is positive with column i of the first N; negatives are the others of these, and those of the last N."""
+    """Row i is positive with column i; negatives are the first N columns (`others`), the last (`itself`) or both."""
 
     __name__ = "blocks"
     others: bool
@@ -162,11 +162,11 @@ class _Blocks(Record):
 
 
 _NONE = -0.125
-"""The log-odds of a row without negatives, as a share of the largest number: the sum with others is theirs."""
+"""Log-odds of a row without negatives, as a fraction of the largest number: negligible in a log-sum-exp."""
 
 
 _TINY = 2.0**-100
-"""A number for log-odds of 0, which rows without a positive have: it changes no loss."""
+"""Stands for log-odds of exactly 0, which mark rows without a positive; it changes no loss."""
 
 
 def _nothing(like: Array) -> float:
@@ -174,7 +174,7 @@ def _nothing(like: Array) -> float:
 
 
 def _values(row: RowStatistics) -> Array:
-    """The log-odds, never 0, which is what a row without a positive is worth."""
+    """Log-odds, never 0, since 0 marks a row without a positive."""
     xp = namespace_of(row.log_odds)
     odds = xp.where(row.log_odds == 0, row.log_odds + _TINY, row.log_odds)
     return xp.where(row.has_negative, odds, xp.full_like(odds, _nothing(odds)))

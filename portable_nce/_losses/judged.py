@@ -1,4 +1,4 @@
-"""Losses whose pairs a second model judges: a teacher gives the targets, a guide takes false negatives out."""
+"""Losses guided by a second model: soft targets of a teacher, false negatives removed by a guide."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def distillation(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the cross-entropy of a student's similarities, with a teacher's similarities as targets.
+    r"""Return the cross-entropy of a student's similarities with a teacher's similarities as targets.
 
     .. math:: \ell_i = -\sum_j t_{ij} \log \mathrm{softmax}_j\, s(q_i, k_j) / \tau, \qquad
         t_{ij} = \mathrm{softmax}_j\, \cos(q'_i, k'_j) / \tau'
 
-    Its gradient is that of the divergence from the teacher's distribution to the student's. With
-    ``teacher_temperature=None``, :math:`t_{ij} \propto 1 + \cos(q'_i, k'_j)` are the weights of continuously weighted
-    contrastive learning, whose teacher is a frozen model of one of the modalities: :math:`k' = q'`.
+    Its gradient equals that of the KL divergence from teacher to student. With ``teacher_temperature=None``, the
+    weights :math:`t_{ij} \propto 1 + \cos(q'_i, k'_j)` are those of continuously weighted contrastive learning (CWCL),
+    whose teacher is a frozen model of one modality: :math:`k' = q'`.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def distillation(
     teacher_key : array, shape (K, E)
         The teacher's embeddings of the keys, without gradient.
     temperature : float, or array of one entry or of shape (N,), default: 0.07
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     teacher_temperature : float or None, default: 0.07
         Temperature τ' > 0 of the teacher, or None.
     symmetric : bool, default: False
@@ -67,17 +67,17 @@ def distillation(
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that count, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -87,9 +87,9 @@ def distillation(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -152,7 +152,7 @@ def gist_embed(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return InfoNCE without the negatives that a guide takes for positives.
+    r"""Return the GIST loss: InfoNCE without the negatives that a guide model considers positives.
 
     .. math:: \ell_i = -\log \frac{e^{g_{ii}}}{e^{g_{ii}} + \sum_{j \in Q(i)} e^{g_{ij}}}, \qquad
         Q(i) = \{j \ne i : c_{ij} \le c_{ii} - m\},
@@ -165,33 +165,34 @@ def gist_embed(
     query : array, shape (N, D)
         Embeddings of the queries.
     key : array, shape (K, D)
-        Embeddings of the keys; key i belongs to query i, those beyond N are negatives of all (mined hard ones, say).
+        Embeddings of the keys; key i belongs to query i. Keys beyond N are negatives of all queries, such as mined hard
+        negatives.
     guide_query : array, shape (N, E)
         The guide's embeddings of the queries, without gradient.
     guide_key : array, shape (K, E)
         The guide's embeddings of the keys, without gradient. NaN in either makes the loss NaN.
     margin : float, default: 0.0
-        The margin m: the larger, the more negatives are left out.
+        Margin m; a larger one excludes more negatives.
     margin_strategy : {"absolute", "relative"}, default: "absolute"
-        What the margin is.
+        Kind of margin.
     temperature : float, or array of one entry or of shape (N,), default: 0.01
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -201,9 +202,9 @@ def gist_embed(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -233,7 +234,7 @@ def gist_embed(
 
 
 def _check_judged(judged: dict[str, Array], **embeddings: Any) -> None:
-    """The embeddings of another model have the rows of those that learn, and one width."""
+    """Check that the embeddings of the second model have matching rows and one width."""
     arrays = embeddings | judged
     xp, entered = common_namespace(**arrays)
     check_floating(xp, **dict(zip(arrays, entered, strict=True)))

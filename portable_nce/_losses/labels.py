@@ -70,45 +70,44 @@ def supcon(
     .. math:: \ell_i = \frac{-1}{|P(i)|} \sum_{p \in P(i)} \log \frac{e^{g_{ip}}}{\sum_{j \ne i} e^{g_{ij}}},
         \qquad g_{ij} = s(z_i, z_j) / \tau,
 
-    over the rows with a positive; a row's pair with itself takes no part.
+    over the rows with a positive; a row's pair with itself is excluded.
 
     Parameters
     ----------
     embeddings : array, shape (N, D)
         Embeddings.
     labels : array of int, shape (N,), or of bool, shape (N, C)
-        Labels; or which of C labels each row has, and then positives have for weights the share of the labels that they
-        have in common with the row (see `portable_nce.pairings.overlap`).
+        Labels; or multi-hot labels among C, where positives are weighted by the Jaccard index of their labels with the
+        row's (see `portable_nce.pairings.overlap`).
     keys : array, shape (K, D), or Queue, optional
-        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
-        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
-        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
-        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
-        is the same on all ranks.
+        Embeddings to compare with in place of the batch: a cross-batch memory, or the rows of a larger batch. Keys with
+        the label of a row are its positives, all others its negatives. If the batch is among the keys, exclude each
+        row's pair with itself by a `mask`. A `Queue` has no gradient, and its empty slots are ignored. With `across`,
+        an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
-        Labels of the keys; those of a `Queue` are its own by default.
+        Labels of the keys; by default the labels of the `Queue`.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     base_temperature : float, optional
         If given, the loss is multiplied by ``temperature / base_temperature``, as in the authors' code (0.07 there).
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
-        Weights of the rows. The numbers of their positives make a mean over rows one over positive pairs.
+        Weights of the rows. The number of positives of each row turns the mean over rows into one over positive pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        ``"each"`` is the paper's L_out, which is at least the logarithm of the number of positives, ``"pooled"`` its
-        L_in up to the logarithm of the number of positives, and ``"separate"`` leaves the other positives out of the
-        denominator (NT-Xent of labels in optax and pytorch-metric-learning); see `portable_nce.objectives.info_nce`.
+        ``"each"`` is the paper's L_out, at least the logarithm of the number of positives; ``"pooled"`` its L_in, up to
+        that logarithm; ``"separate"`` leaves the other positives out of the denominator (NT-Xent of labels in optax and
+        pytorch-metric-learning). See `portable_nce.objectives.info_nce`.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -118,9 +117,9 @@ def supcon(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -181,12 +180,12 @@ def nca(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the loss of neighbourhood components analysis: how surely a random neighbour has the same label.
+    r"""Return the loss of neighbourhood components analysis: a random neighbour should have the same label.
 
     .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
         {\sum_{j \ne i} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
 
-    over the rows with a positive; the logarithmic form of the two in the paper.
+    over the rows with a positive; the paper's logarithmic form.
 
     Parameters
     ----------
@@ -195,29 +194,28 @@ def nca(
     labels : array of int, shape (N,)
         Labels.
     keys : array, shape (K, D), or Queue, optional
-        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
-        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
-        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
-        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
-        is the same on all ranks.
+        Embeddings to compare with in place of the batch: a cross-batch memory, or the rows of a larger batch. Keys with
+        the label of a row are its positives, all others its negatives. If the batch is among the keys, exclude each
+        row's pair with itself by a `mask`. A `Queue` has no gradient, and its empty slots are ignored. With `across`,
+        an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
-        Labels of the keys; those of a `Queue` are its own by default.
+        Labels of the keys; by default the labels of the `Queue`.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -227,9 +225,9 @@ def nca(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -269,12 +267,12 @@ def soft_nearest_neighbor(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the soft nearest neighbour loss: how entangled the classes are, at a temperature.
+    r"""Return the soft nearest neighbour loss, which measures how entangled the classes are.
 
     .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
         {\sum_{j \ne i} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
 
-    over the rows with a positive. The same function as `nca`, with a temperature that is mostly learned.
+    over the rows with a positive. It equals `nca`; the temperature is usually learned.
 
     Parameters
     ----------
@@ -283,29 +281,28 @@ def soft_nearest_neighbor(
     labels : array of int, shape (N,)
         Labels.
     keys : array, shape (K, D), or Queue, optional
-        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
-        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
-        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
-        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
-        is the same on all ranks.
+        Embeddings to compare with in place of the batch: a cross-batch memory, or the rows of a larger batch. Keys with
+        the label of a row are its positives, all others its negatives. If the batch is among the keys, exclude each
+        row's pair with itself by a `mask`. A `Queue` has no gradient, and its empty slots are ignored. With `across`,
+        an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
-        Labels of the keys; those of a `Queue` are its own by default.
+        Labels of the keys; by default the labels of the `Queue`.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -315,9 +312,9 @@ def soft_nearest_neighbor(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -364,12 +361,12 @@ def contrastive(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the contrastive loss with a margin: equal labels attract, different labels repel within reach.
+    r"""Return the contrastive loss: equal labels attract, different labels repel up to a margin.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
         \qquad d_{ij} = \lVert z_i - z_j \rVert / \tau
 
-    By default Hadsell's squares, without the factor ½; pytorch-metric-learning's ``ContrastiveLoss`` is
+    The default is Hadsell's loss without the factor ½. pytorch-metric-learning's ``ContrastiveLoss`` is
     ``positive_power=1, negative_power=1, average="nonzero", balance=True`` on normalised embeddings.
 
     Parameters
@@ -379,40 +376,39 @@ def contrastive(
     labels : array of int, shape (N,)
         Labels.
     keys : array, shape (K, D), or Queue, optional
-        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
-        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
-        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
-        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
-        is the same on all ranks.
+        Embeddings to compare with in place of the batch: a cross-batch memory, or the rows of a larger batch. Keys with
+        the label of a row are its positives, all others its negatives. If the batch is among the keys, exclude each
+        row's pair with itself by a `mask`. A `Queue` has no gradient, and its empty slots are ignored. With `across`,
+        an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
-        Labels of the keys; those of a `Queue` are its own by default.
+        Labels of the keys; by default the labels of the `Queue`.
     margin : float or array of one entry, default: 1.0
-        Margin m beyond which negatives are left alone.
+        Margin m; negatives farther apart have no loss.
     positive_margin : float or array of one entry, default: 0.0
-        Margin m⁺ within which positives are left alone.
+        Margin m⁺; positives closer than this have no loss.
     positive_power, negative_power : {1, 2}, default: 2
         Powers a and b.
     average : {"all", "nonzero"}, default: "all"
-        Whether the mean is over all pairs, or over those whose term is not 0.
+        Whether the mean is over all pairs, or over those whose loss is not 0.
     balance : bool, default: False
-        Whether the mean is that over the positives plus that over the negatives.
+        Whether the mean is the sum of the mean over positives and the mean over negatives.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        What distances are divided by, τ > 0, or that of each row; differentiable as an array.
+        Divisor τ > 0 of the distances, shared or one per row; differentiable if an array.
     similarity : str, Similarity or callable, default: "neg_euclidean"
-        Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
-        ``similarities.normalized("neg_euclidean")``, their directions alone.
+        Minus the distance d; see `portable_nce.similarities`. Embeddings are not normalised;
+        ``similarities.normalized("neg_euclidean")`` compares unit vectors.
     mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the pairs (each in both orders), weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -422,9 +418,9 @@ def contrastive(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -473,7 +469,7 @@ def triplet_from_labels(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the triplet loss of labelled embeddings: positives should be nearer than negatives, by a margin.
+    r"""Return the triplet loss of labelled embeddings: positives should be nearer than negatives by a margin.
 
     .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad
         d_{ij} = \lVert z_i - z_j \rVert / \tau
@@ -485,46 +481,44 @@ def triplet_from_labels(
     labels : array of int, shape (N,)
         Labels.
     keys : array, shape (K, D), or Queue, optional
-        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
-        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
-        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
-        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
-        is the same on all ranks.
+        Embeddings to compare with in place of the batch: a cross-batch memory, or the rows of a larger batch. Keys with
+        the label of a row are its positives, all others its negatives. If the batch is among the keys, exclude each
+        row's pair with itself by a `mask`. A `Queue` has no gradient, and its empty slots are ignored. With `across`,
+        an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
-        Labels of the keys; those of a `Queue` are its own by default.
+        Labels of the keys; by default the labels of the `Queue`.
     margin : float or array of one entry, default: 0.2
         Margin m.
     mining : {"batch_all", "batch_hard", "semi_hard"} or pair of str, default: "batch_all"
-        All triples of a row; only that of its farthest positive and its nearest negative; or every positive with the
-        nearest negative that is farther than it, and if there is none, with the farthest one (FaceNet's choice, as in
-        TensorFlow Addons). A pair names a rule for the positives and one for the negatives, as in
-        ``("easy", "semi_hard")``. The rules are ``"all"``; ``"hard"``, the farthest positive, or the nearest negative;
-        ``"easy"``, the nearest positive, or the farthest negative; and, on one side, ``"semi_hard"``: the nearest
-        negative that is farther than the positive (else the farthest), or the farthest positive that is nearer than the
-        negative (else the nearest). With form "margin", a negative that is farther by the margin costs nothing.
+        All triples of a row; the farthest positive with the nearest negative; or every positive with the nearest
+        negative that is farther than it, else with the farthest negative (FaceNet's choice, as in TensorFlow Addons). A
+        pair gives the rules for positives and negatives, as in ``("easy", "semi_hard")``. The rules are ``"all"``;
+        ``"hard"``, the farthest positive or the nearest negative; ``"easy"``, the nearest positive or the farthest
+        negative; and, on one side only, ``"semi_hard"``, the nearest negative that is farther than the positive (else
+        the farthest), or the farthest positive that is nearer than the negative (else the nearest). With form "margin",
+        a negative that is farther by the margin has no loss.
     form : {"margin", "soft"}, default: "margin"
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
         Whether the mean is over all triples, or over those whose loss is not 0.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        What distances are divided by, τ > 0, or that of each row; differentiable as an array.
+        Divisor τ > 0 of the distances, shared or one per row; differentiable if an array.
     similarity : str, Similarity or callable, default: "neg_euclidean"
-        Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
-        ``similarities.normalized("neg_euclidean")``, their directions alone.
+        Minus the distance d; see `portable_nce.similarities`. Embeddings are not normalised;
+        ``similarities.normalized("neg_euclidean")`` compares unit vectors.
     mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the triples, weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
         Rows per block of the search for the hardest and easiest pairs; None holds all distances; ``"auto"`` does so up
-        to about four million. With all or semi-hard pairs, of which triples there are up to O(N³), all distances are
-        always held.
+        to about four million. Rules with all or semi-hard pairs always hold all distances.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -534,9 +528,9 @@ def triplet_from_labels(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -583,9 +577,9 @@ def _of_labels(
     several: bool = False,
     factor: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Array:
-    """A loss whose positives are the columns of the same label, and whose negatives are those of other labels.
+    """Loss with the columns of the same label as positives and all others as negatives.
 
-    The columns are the other rows, or keys. With `several`, boolean labels (N, C) say which a row has.
+    The columns are the other rows, or keys. `several` allows multi-hot labels (N, C).
     """
     xp, (embeddings, labels) = common_namespace(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
@@ -607,7 +601,7 @@ def _of_labels(
 
 
 def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | None) -> tuple[Array, Pairing]:
-    """The embeddings of keys, and the pairing of labels with theirs."""
+    """Embeddings of the keys, and the pairing of labels with key labels."""
     columns, valid = columns_of("keys", keys)
     name = "key_labels"
     if key_labels is None and isinstance(keys, Queue):
@@ -642,7 +636,7 @@ def triplet(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the triplet loss: an anchor is to be nearer to its positive than to its negative, by a margin.
+    r"""Return the triplet loss: an anchor should be nearer to its positive than to its negative by a margin.
 
     .. math:: \ell_i = \max(d(a_i, p_i) - d(a_i, n_i) + m, 0), \qquad d(x, y) = \lVert x - y \rVert / \tau
 
@@ -657,22 +651,22 @@ def triplet(
     average : {"all", "nonzero"}, default: "all"
         Whether the mean is over all triples, or over those whose loss is not 0.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        What distances are divided by, τ > 0, or that of each row; differentiable as an array.
+        Divisor τ > 0 of the distances, shared or one per row; differentiable if an array.
     similarity : str, Similarity or callable, default: "neg_euclidean"
-        Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
-        ``similarities.normalized("neg_euclidean")``, their directions alone.
+        Minus the distance d; see `portable_nce.similarities`. Embeddings are not normalised;
+        ``similarities.normalized("neg_euclidean")`` compares unit vectors.
     mask : array of bool, shape (N,), optional
-        Triples that take part; all by default.
+        Triples to include; all by default.
     weights : array, shape (N,), optional
         Weights of the triples.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean, weighted sum, or the weighted losses of the triples.
     block_size : int, None or "auto", default: "auto"
-        Without effect: triples make no matrix. It is here so that losses can be exchanged.
+        Ignored, since there is no score matrix; accepted so that losses share one signature.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -682,9 +676,9 @@ def triplet(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -719,7 +713,7 @@ def triplet(
     shards = shards_of_rows(across, a, options.temperature)
     scale = scale_of(xp, options.temperature, a, shards)
     near, far = (pair_scores(similarity, a, other, scale)[:, 0] for other in others)
-    # Triples with a score of -inf do not count: a distance that overflows, or a critic's mask.
+    # A score of -inf (an overflowing distance, a critic's mask) excludes the triple.
     counted = xp.logical_and(near != -math.inf, far != -math.inf)
     counted = counted if options.mask is None else xp.logical_and(counted, options.mask)
     near, far = (xp.where(counted, score, xp.zeros_like(score)) for score in (near, far))

@@ -1,4 +1,4 @@
-"""Losses with a memory, which carries no gradient: queues of keys, supports of neighbours."""
+"""Losses with a memory without gradient: queues of keys, support sets of neighbours."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ def moco(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the MoCo loss: InfoNCE of a query with its key, against a queue of earlier keys alone.
+    r"""Return the MoCo loss: InfoNCE of queries and keys with a queue of earlier keys as negatives.
 
     .. math:: \ell_i = -\log \frac{e^{s(q_i, k_i) / \tau}}{e^{s(q_i, k_i) / \tau} + \sum_m e^{s(q_i, c_m) / \tau}}
 
     Parameters
     ----------
     query, key : array, shape (N, D)
-        Embeddings; row i of one belongs to row i of the other. In MoCo the key comes from the momentum encoder, through
-        which no gradient flows.
+        Embeddings; row i of one belongs to row i of the other. In MoCo the keys come from the momentum encoder, without
+        gradient.
     queue : array, shape (M, D), or Queue
-        Earlier keys c, without gradient. Slots of a `Queue` that were never written take no part.
+        Earlier keys c, without gradient. Empty slots of a `Queue` are ignored.
     temperature : float, or array of one entry or of shape (N,), default: 0.07
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, M), optional
-        Pairs of query and queue that take part; all by default.
+        Pairs of query and queue to include; all by default.
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -76,9 +76,9 @@ def moco(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -118,7 +118,7 @@ def moco(
 
 
 def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, options: Options) -> Array:
-    """The loss of `moco`, also of queries that have been upcast."""
+    """Loss of `moco`, also for queries that are already upcast."""
     slots, valid = columns_of("queue", queue)
     x = query.array if isinstance(query, Embedding) else query
     given = enter_embeddings({"query": x, "key": key, "queue": stop_gradient(slots)}, options, axes=None)
@@ -144,7 +144,7 @@ def moco_v3(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the MoCo v3 loss: InfoNCE in the batch, of each view's queries with the other view's keys.
+    r"""Return the MoCo v3 loss: in-batch InfoNCE of each view's queries with the other view's keys.
 
     .. math:: \ell_i = 2\tau \Big(-\log \mathrm{softmax}_j\big(s(q^a_i, k^b_j) / \tau\big)_i
         - \log \mathrm{softmax}_j\big(s(q^b_i, k^a_j) / \tau\big)_i\Big)
@@ -156,21 +156,21 @@ def moco_v3(
     key_a, key_b : array, shape (N, D)
         Keys of the same views, without gradient.
     temperature : float, or array of one entry or of shape (N,), default: 0.2
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
-        Pairs of query and key that take part, in both terms; all by default.
+        Pairs of query and key to include, in both terms; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -180,9 +180,9 @@ def moco_v3(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -234,44 +234,44 @@ def nnclr(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the NNCLR loss: the nearest neighbour of one view, in a support set, is contrasted with the other view.
+    r"""Return the NNCLR loss: the nearest neighbour of one view in a support set is contrasted with the other view.
 
     .. math:: \ell_i = -\log \frac{e^{s(n_i, b_i) / \tau}}{\sum_j e^{s(n_i, b_j) / \tau}}, \qquad
         n_i = \arg\max_{c \in \mathrm{support}} s(a_i, c)
 
-    The neighbour is a constant, and so `view_a` has no gradient; train on the mean of this and of the same with the
-    views exchanged.
+    The neighbour is a constant, so `view_a` has no gradient; train on the mean of the losses with both orders of the
+    views.
 
     Parameters
     ----------
     view_a, view_b : array, shape (N, D)
-        Embeddings of two views of a batch; row i of one belongs to row i of the other. A row of `view_a` that holds NaN
-        makes the loss NaN, though only its neighbour is compared.
+        Embeddings of two views of a batch; row i of one belongs to row i of the other. NaN in `view_a` makes the loss
+        NaN.
     support : array, shape (M, D), or Queue
-        Embeddings to choose neighbours from, without gradient. Slots of a `Queue` that were never written are not
-        chosen; while none is, no row counts.
+        Candidate neighbours, without gradient. Empty slots of a `Queue` are not chosen; with an empty queue no row
+        counts.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     negatives : {"batch", "views"}, default: "batch"
-        What a neighbour is contrasted with: the other rows of `view_b` (the paper), or all other neighbours too, as the
-        2N views of `nt_xent` (lightly).
+        Negatives of a neighbour: the other rows of `view_b` (the paper), or also the other neighbours, as in `nt_xent`
+        (lightly).
     symmetric : bool, default: False
         Whether to average the losses of neighbours against `view_b` and of `view_b` against neighbours, as in the
-        paper's appendix; with negatives "views" both are there already.
+        paper's appendix; negatives "views" include both directions already.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (2N, 2N) with negatives "views", optional
-        Pairs of neighbour and row of `view_b` (or of views) that take part; all by default.
+        Pairs of neighbour and row of `view_b` (or of views) to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -282,9 +282,9 @@ def nnclr(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -332,7 +332,7 @@ def nnclr(
         check_mask(xp, "mask", options.mask, (size, size if across is None else options.mask.shape[1]))
         if negatives == "batch":
             (x,) = zero_idle_rows(xp, options.mask, x)
-        elif across is None:  # with ranks, whether a row takes part as a column is known elsewhere
+        elif across is None:  # with ranks, the mask of a row as a column is on other ranks
             either = xp.logical_or(options.mask, xp.matrix_transpose(options.mask))
             (x,) = zero_idle_rows(xp, either[:rows, :], x)
     sought, other, searched = given.with_arrays(x, y, z).values()
@@ -348,7 +348,7 @@ def nnclr(
 
 
 def _nearest(x: Embedding, columns: Embedding, options: Options, valid: Array | None) -> tuple[Embedding, Array]:
-    """The nearest of the valid columns to each row, constants, and which rows have one; NaN where the row is NaN."""
+    """Nearest valid column of each row, without gradient, and a mask of rows that have one; NaN for rows with NaN."""
     _, indices = search(
         x.array,
         columns.array,

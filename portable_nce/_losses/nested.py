@@ -1,4 +1,4 @@
-"""Losses of nested embeddings: of which every prefix is to be an embedding too."""
+"""Losses of nested embeddings, whose prefixes are embeddings too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["left_whole", "matryoshka"]
 
 
 def left_whole(*names: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Mark a loss whose positional arguments of these names are those of another model, of which no prefix is taken."""
+    """Mark positional arguments of a loss that belong to another model and are never cut to a prefix."""
 
     def mark(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         loss.left_whole = names  # type: ignore[attr-defined]
@@ -42,42 +42,42 @@ def matryoshka(
 
     .. math:: \ell(x, y, \ldots) = \sum_k w_k\, \ell_0(x_{:, :d_k}, y_{:, :d_k}, \ldots)
 
-    The embeddings are the positional arguments, and the keyword arguments named in `arrays`, that are arrays of a
-    floating-point dtype with two or three axes, the last of the full width: that of the first of them. Of a queue, and
-    of a tuple, list or dict of arrays, each array is looked at by itself. Everything else (labels, weights, masks,
-    options, the embeddings of teachers and guides) goes to every call as it is.
+    Embeddings are the floating-point arrays with two or three axes among the positional arguments and the keyword
+    arguments named in `arrays`, also inside queues, tuples, lists and dicts. The first of them sets the full width;
+    arrays of another width are not cut. Everything else (labels, weights, masks, options, embeddings of teachers and
+    guides) is passed unchanged.
 
     Parameters
     ----------
     loss : callable
         A loss of embeddings: of this package, a `functools.partial` of one, or any function that returns an array.
     widths : sequence of int
-        The widths d, from 1 to the full width, in any order. The full width is not added by itself.
+        The widths d, from 1 to the full width, in any order. The full width is used only if listed.
     weights : sequence of float, optional
-        A weight w >= 0 for each width; 1 by default.
+        Weight w ≥ 0 of each width; 1 by default.
     arrays : sequence of str, default: ()
         Names of keyword arguments that are embeddings too.
 
     Returns
     -------
     callable
-        Takes the arguments of `loss`, and returns the sum. It can be pickled where `loss` can, and is equal to another
-        of equal contents. Embeddings of 16 bits are widened once, for all widths: the sum and its gradients are rounded
-        once, at the end.
+        Takes the arguments of `loss` and returns the sum. It can be pickled if `loss` can, and compares equal by
+        contents. 16-bit embeddings are upcast once for all widths; the sum and its gradients are rounded once, at the
+        end.
 
     Raises
     ------
     TypeError
-        If `loss` is no function, or a width or a weight no number; when called: if there are no embeddings, or the loss
-        returns no array.
+        If `loss` is not callable, or a width or weight is not a number; when called: if there are no embeddings, or the
+        loss does not return an array.
     ValueError
-        If there are no widths, not as many weights, or one is out of range; when called: if a width exceeds the full
-        one.
+        If there are no widths, the number of weights differs, or a value is out of range; when called: if a width
+        exceeds the full width.
 
     Notes
     -----
-    sentence-transformers' ``MatryoshkaLoss`` gives each prefix unit length before the loss, which changes nothing where
-    the similarity is the cosine; for another, ``similarities.normalized(...)`` does the same here.
+    sentence-transformers' ``MatryoshkaLoss`` normalises each prefix before the loss. That has no effect on the cosine;
+    for other similarities, use ``similarities.normalized(...)``.
 
     References
     ----------
@@ -110,7 +110,7 @@ def matryoshka(
 
 
 class _Matryoshka(EqualByContents):
-    """What `matryoshka` returns."""
+    """Callable returned by `matryoshka`."""
 
     def __init__(self, loss: Callable[..., Array], widths: Any, weights: Any, arrays: Any) -> None:
         check_callable("loss", loss)
@@ -189,7 +189,7 @@ class _Matryoshka(EqualByContents):
 
 
 def _listed(name: str, values: Any) -> list[Any]:
-    """The entries of a sequence of numbers or names."""
+    """Entries of a sequence of numbers or names."""
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") or is_array(values):
         raise TypeError(f"{name}: expected a sequence such as a list, got {type(values).__name__}")
     return list(values)
@@ -200,5 +200,5 @@ def _is_embedding(x: Any) -> bool:
 
 
 def _widened(x: Any) -> Any:
-    """An array of 16 bits in the dtype to compute in, so that its gradient is rounded once for all widths."""
+    """Upcast array; a 16-bit gradient is then rounded once for all widths."""
     return upcast(namespace_of(x), x) if is_array(x) and not is_number(x) else x

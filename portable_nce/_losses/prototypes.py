@@ -1,4 +1,4 @@
-"""Losses of prototypes, which carry no gradient, and the concentrations of their clusters."""
+"""ProtoNCE, and the concentrations of its clusters."""
 
 from __future__ import annotations
 
@@ -65,32 +65,31 @@ def proto_nce(
     prototypes : array, shape (R, D), or sequence of such
         Prototypes c of each clustering, without gradient.
     assignments : array of int, shape (N,), or sequence of such
-        Number a of each embedding's prototype, from 0 to R - 1, in each clustering. Others are an error where the
-        values are at hand (NumPy, PyTorch's CPU tensors outside of transforms); elsewhere such a row does not count.
-        Leave rows out by `weights`.
+        Index a of each embedding's prototype, from 0 to R - 1, in each clustering. Out-of-range indices raise for NumPy
+        and eager PyTorch CPU tensors; elsewhere such a row does not count. Exclude rows by `weights`.
     concentrations : array, shape (R,), or sequence of such
-        Concentration φ > 0 of each prototype, its temperature, without gradient; see `concentrations`, which for
-        clusters of equal embeddings may return 0. With a concentration of 0, the loss is NaN.
+        Concentration φ > 0 (temperature) of each prototype, without gradient; see `concentrations`. A concentration of
+        0 makes the loss NaN.
     key : array, shape (N, D), optional
         Keys for the InfoNCE term; row i belongs to embedding i.
     queue : array, shape (M, D), or Queue, optional
         Negatives of the InfoNCE term, as in `moco`; the other keys by default.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0 of the InfoNCE term, or that of each row; differentiable as an array.
+        Temperature τ > 0 of the InfoNCE term, shared or one per row; differentiable if an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, R), or sequence of such, optional
-        Pairs of embedding and prototype that take part; all by default.
+        Pairs of embedding and prototype to include; all by default.
     weights : array, shape (N,), optional
         Weights of the embeddings.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the embeddings that have a positive, weighted sum, or the weighted losses of the embeddings.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -100,9 +99,9 @@ def proto_nce(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -166,7 +165,7 @@ def _clusterings(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: Options) -> Array:
-    """The cross-entropy of one clustering."""
+    """Cross-entropy of one clustering."""
     prototypes, assignments, phi, mask = clustering
     named = {"prototypes": prototypes, "assignments": assignments, "concentrations": phi}
     xp, (x, prototypes, assignments, phi) = common_namespace(embeddings=rows.array, **named)
@@ -196,26 +195,26 @@ def concentrations(
 
     .. math:: \phi_r = \frac{\sum_{i \in r} \lVert v_i - c_r \rVert}{Z_r \log(Z_r + \alpha)}
 
-    with the number Z of embeddings in the cluster. Clusters of one embedding or none get the largest φ; all are clipped
-    to two percentiles, and scaled so that their mean is the temperature.
+    with Z embeddings in the cluster. Clusters of at most one embedding get the largest φ; all are clipped to two
+    percentiles and scaled so that their mean is the temperature.
 
-    A cluster of several embeddings that all equal the prototype has φ = 0. Where the lower percentile is 0 too, φ is
-    clipped to the smallest φ that is not 0 (and to the upper percentile), so that no result is 0. If the upper
-    percentile is 0, or no cluster has two embeddings, all results are the temperature.
+    A cluster whose embeddings all equal the prototype has φ = 0. If the lower percentile is 0, φ is clipped to the
+    smallest non-zero φ (and to the upper percentile), so that no result is 0. If the upper percentile is 0, or no
+    cluster has two embeddings, all results are the temperature.
 
     Parameters
     ----------
     embeddings : array, shape (N, D)
-        Embeddings v, taken as they are.
+        Embeddings v; not normalised here.
     prototypes : array, shape (R, D)
         Prototypes c.
     assignments : array of int, shape (N,)
-        Number of each embedding's prototype, from 0 to R - 1. Others are an error where the values are at hand, as in
-        `proto_nce`; elsewhere such a row belongs to no prototype.
+        Index of each embedding's prototype, from 0 to R - 1. Out-of-range indices raise for NumPy and eager PyTorch CPU
+        tensors; elsewhere such a row belongs to no prototype.
     temperature : float, default: 0.1
         Mean of the concentrations.
     smoothing : float, default: 10.0
-        The number α, which keeps small clusters from too small a φ.
+        Smoothing α, which keeps φ of small clusters from becoming too small.
     percentiles : tuple of two floats, default: (10.0, 90.0)
         Percentiles to which the concentrations are clipped, interpolated linearly.
 
@@ -227,9 +226,9 @@ def concentrations(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -270,7 +269,7 @@ def concentrations(
     lowest = xp.where(lowest > 0, lowest, xp.where(smallest < highest, smallest, highest))
     phi = xp.where(phi < lowest, lowest, xp.where(phi > highest, highest, phi))
     mean = xp.mean(phi, axis=0, keepdims=True)
-    # Clusters of identical points alone: all alike.
+    # Only clusters of identical points: equal concentrations.
     phi = xp.where(mean == 0, xp.ones_like(phi), phi) / xp.where(mean == 0, xp.ones_like(mean), mean)
     return finish(xp, temperature * phi, dtype, "none")
 
@@ -289,7 +288,7 @@ _LIMIT = 2**20  # entries of the largest array
 
 
 def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -> tuple[Array, Array]:
-    """The sum of the distances of each cluster's members from its centre, and their number."""
+    """Sum of the distances of each cluster's members from its centre, and their number."""
     number = centres.shape[0]
     inside = xp.logical_and(assignments >= 0, assignments < number)
     own = xp.where(inside, assignments, xp.zeros_like(assignments))
@@ -300,7 +299,9 @@ def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -
     def step(
         carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        member = xp.expand_dims(assignments, axis=0) == xp.expand_dims(block[0], axis=1)  # recorded, on the left
+        member = xp.expand_dims(assignments, axis=0) == xp.expand_dims(
+            block[0], axis=1
+        )  # the recorded array on the left
         own = xp.where(member, xp.expand_dims(distances, axis=0), zeros(xp, (1, 1), x))
         return carry, (xp.sum(own, axis=1), xp.sum(xp.astype(member, x.dtype), axis=1))
 
@@ -309,7 +310,7 @@ def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -
 
 
 def _percentile(ordered: Array, percent: float) -> Array:
-    """The percentile of an array in ascending order, interpolated linearly; shape (1,)."""
+    """Percentile of a sorted array, interpolated linearly; shape (1,)."""
     position = percent / 100.0 * (ordered.shape[0] - 1)
     below = min(int(position), ordered.shape[0] - 1)
     above = min(below + 1, ordered.shape[0] - 1)

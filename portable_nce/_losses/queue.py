@@ -1,4 +1,4 @@
-"""A first-in, first-out memory of embeddings, which carries no gradient."""
+"""First-in, first-out queue of embeddings, without gradient."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = ["Queue", "columns_of", "extra_columns", "is_full", "queue_init", "que
 
 
 class Queue(NamedTuple):
-    """A first-in, first-out memory of embeddings, made by `queue_init` and filled by `queue_push`.
+    """First-in, first-out queue of embeddings, made by `queue_init` and filled by `queue_push`.
 
     Attributes
     ----------
     rows : array
         The embeddings, oldest first; shape (M, D).
     valid : array
-        Boolean, shape (M,): whether a slot was ever written. The others take no part in any loss.
+        Boolean, shape (M,): slots that have been written. Losses ignore the others.
     labels : array, optional
-        Integers, shape (M,): the label (or id) of each embedding. None if the queue was made without.
+        Integers, shape (M,): label (or id) of each embedding, or None.
     """
 
     rows: Array
@@ -45,16 +45,16 @@ class Queue(NamedTuple):
 
 
 def queue_init(example: ArrayOf[Any], /, size: int, *, labels: AnyArray | None = None) -> Queue:
-    """Return an empty queue for embeddings like those of an example.
+    """Return an empty queue for embeddings like an example.
 
     Parameters
     ----------
     example : array, shape (B, D)
-        A batch of embeddings, which gives the width, dtype, library and device.
+        Batch of embeddings that sets the width, dtype, library and device.
     size : int
         Number M of slots.
     labels : array of int, shape (B,), optional
-        The labels (or ids) of that batch, which give the dtype of the queue's. None makes a queue without labels.
+        Labels (or ids) of that batch, which set the dtype. None makes a queue without labels.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def queue_init(example: ArrayOf[Any], /, size: int, *, labels: AnyArray | None =
     Raises
     ------
     TypeError
-        If `example` is not a real floating-point array, `labels` are no integers, or `size` is no integer.
+        If `example` is not a real floating-point array, or `labels` or `size` are not integers.
     ValueError
         If `example` is not a matrix, `labels` have another length, or `size` is not positive.
 
@@ -97,22 +97,22 @@ def queue_init(example: ArrayOf[Any], /, size: int, *, labels: AnyArray | None =
 def queue_push(
     queue: Queue, rows: ArrayOf[Any], /, *, labels: AnyArray | None = None, across: Ranks | None = None
 ) -> Queue:
-    """Return the queue with further rows at its end, and as many of its oldest gone.
+    """Return the queue with rows appended and the oldest ones dropped.
 
-    Any number of rows may come at once; the queue always holds the last M. Nothing is changed in place, and shapes do
-    not depend on values, so that it compiles.
+    The queue always holds the last M rows, however many are pushed at once. Nothing changes in place, and shapes do not
+    depend on values, so it compiles.
 
     Parameters
     ----------
     queue : Queue
         The queue.
     rows : array, shape (B, D)
-        What enters, the oldest first; without gradient. Among dtypes of 16 and 32 bits they are rounded to the queue's.
+        Embeddings to append, oldest first; without gradient. 16- and 32-bit dtypes are converted to the queue's.
     labels : array of int, shape (B,), optional
-        The labels (or ids) of these rows, for a queue that holds labels, and for no other; kept in the queue's dtype,
-        which must have all numbers of theirs.
+        Labels (or ids) of these rows, if and only if the queue has labels. Their dtype must fit the queue's.
     across : Ranks, optional
-        Ranks whose rows enter too, in their order, so that the queues of all stay equal; see `portable_nce.across`.
+        Ranks whose rows are appended too, in rank order, so that all ranks keep the same queue; see
+        `portable_nce.across`.
 
     Returns
     -------
@@ -122,8 +122,8 @@ def queue_push(
     Raises
     ------
     TypeError
-        If `queue` is no queue, or `rows` or `labels` are of another library or of a dtype that does not go with the
-        queue's: float64 beside another.
+        If `queue` is not a Queue, or `rows` or `labels` belong to another library or have an incompatible dtype
+        (float64 with a narrower one).
     ValueError
         If `rows` has another width, `labels` another length, or either is on another device; if `labels` are missing,
         or the queue has none.
@@ -144,8 +144,7 @@ def queue_push(
     >>> pnce.queue_push(queue, np.asarray([[3.0], [4.0]])).rows[:, 0]
     array([2., 3., 4.])
 
-    With labels, a queue is a cross-batch memory for the losses of labelled embeddings. Its slots that were never
-    written take no part:
+    With labels, a queue is a cross-batch memory for the losses of labelled embeddings. Empty slots are ignored:
 
     >>> embeddings, labels = np.asarray([[1.0, 0.0], [0.0, 1.0]]), np.asarray([0, 1])
     >>> memory = pnce.queue_init(embeddings, size=4, labels=labels)
@@ -185,7 +184,7 @@ def queue_push(
 
 
 def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -> None:
-    """Check that labels come exactly where the queue holds some, and fit these and the rows."""
+    """Check that labels are given if and only if the queue has labels, and that they fit."""
     held, shape = queue.labels, (rows.shape[0],)
     if held is None and labels is None:
         return
@@ -208,10 +207,9 @@ def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -
 
 
 def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
-    """Further columns (K, D) of a loss, and which of those of a queue are valid.
+    """Extra columns (K, D) of a loss, and the mask of valid ones for a queue.
 
-    An array keeps its gradient; what a queue holds has none, and is 0 in slots that were never written, which may hold
-    anything, NaN too.
+    An array keeps its gradient. A queue has none; its empty slots, which may hold NaN, become 0.
     """
     if not isinstance(memory, Queue):
         if not is_array(memory):
@@ -225,13 +223,13 @@ def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
 
 
 def is_full(valid: Array) -> bool:
-    """Whether all columns are valid, as far as that is known."""
+    """Whether all columns are known to be valid."""
     adapter = adapter_of(valid)
     return adapter.mode == "eager" and bool(adapter.concrete_value(namespace_of(valid).all(valid)))
 
 
 def with_own(valid: Array, n_rows: int) -> Array:
-    """Which of all columns are valid: a loss's own, as many as rows, and further ones."""
+    """Mask of valid columns: in-batch columns, one per row, and extra ones."""
     xp = namespace_of(valid)
     return xp.concat([xp.ones((n_rows,), dtype=xp.bool, device=device_of(valid)), valid], axis=0)
 
@@ -239,7 +237,7 @@ def with_own(valid: Array, n_rows: int) -> Array:
 def extra_columns(
     name: str, embeddings: Array, n_rows: int, keys: Array | Queue
 ) -> tuple[Embedding, tuple[Array, ...]]:
-    """Columns beyond those of a loss's own rows, and which of all columns are valid, if not all."""
+    """Extra columns of a loss, and the mask of all valid columns, unless all are valid."""
     columns, valid = columns_of("keys", keys)
     xp, (embeddings, columns) = common_namespace(**{name: embeddings, "keys": columns})
     check_floating(xp, **{name: embeddings, "keys": columns})

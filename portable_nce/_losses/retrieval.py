@@ -1,4 +1,4 @@
-"""The loss of two towers that retrieve: queries against the candidates of a batch, drawn with known probabilities."""
+"""Two-tower retrieval loss with in-batch candidates and the logQ correction."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ def two_tower(
     .. math:: \ell_i = -\log \frac{e^{g_{ii}}}{e^{g_{ii}} + \sum_{j \in Q(i)} e^{g_{ij}}}, \qquad
         g_{ij} = s(q_i, c_j) / \tau - \log q_j
 
-    A candidate comes into a batch with the probability :math:`q_j`; popular ones are negatives more often, for which
-    the last term makes up. Candidates with the id of the positive are the positive again, drawn by another query: such
-    accidental hits are no negatives.
+    A candidate is in a batch with probability :math:`q_j`, so popular ones are negatives more often; the last term
+    corrects that. Candidates with the id of the positive (accidental hits) are not negatives.
 
     Parameters
     ----------
@@ -55,31 +54,31 @@ def two_tower(
     candidate : array, shape (N, D)
         Embeddings of their candidates; candidate i belongs to query i.
     negative_candidates : array, shape (M, D), optional
-        Further candidates, negatives of all queries: drawn uniformly, say (mixed negative sampling).
+        Further candidates, negatives of all queries, for example drawn uniformly (mixed negative sampling).
     ids : array of int, shape (N,), optional
-        Ids of the candidates; None takes all for different.
+        Ids of the candidates; None treats all as different.
     negative_ids : array of int, shape (M,), optional
         Ids of the further candidates; needed with `ids` and `negative_candidates`.
     log_q : array, shape (N,), optional
-        Logarithm of the probability of each candidate to be drawn; only differences count. None corrects nothing.
+        Logarithm of the sampling probability of each candidate; only differences matter. None applies no correction.
     negative_log_q : array, shape (M,), optional
-        That of the further candidates; needed with `log_q` and `negative_candidates`.
+        Logarithm of the sampling probability of each further candidate; needed with `log_q` and `negative_candidates`.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : {"dot", "cosine", "neg_sq_euclidean", ...}, Similarity or callable, default: "dot"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, N + M) with `negative_candidates`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -89,13 +88,13 @@ def two_tower(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
-    portable_nce.density.sampled_softmax : Of scores, with noise of each row.
+    portable_nce.density.sampled_softmax : From scores, with separate noise samples for each row.
 
     References
     ----------
@@ -160,7 +159,7 @@ def two_tower(
 
 
 def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[int]) -> Array:
-    """What belongs to the candidates of the rows and to the further ones, in one array; None without it."""
+    """Concatenation of an array of the candidates and one of the further candidates; None if absent."""
     own, further = arrays.get(name), arrays.get(f"negative_{name}")
     if own is not None:
         check_shape(name, own, (sizes[0],))

@@ -1,4 +1,4 @@
-"""Losses of views of a batch: every view is contrasted with all views of the other samples."""
+"""Losses of views: every view is contrasted with all views of the other samples."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def nt_xent(
 
     .. math:: \ell_i = -\log \frac{e^{g_{i p(i)}}}{\sum_{j \ne i} e^{g_{ij}}}, \qquad g_{ij} = s(z_i, z_j) / \tau,
 
-    over 2N views, each positive with its partner p(i); a view's pair with itself takes no part. With V > 2 views, each
-    has V - 1 partners, and `multi_positive` says what that means.
+    over 2N views, each positive with its partner p(i); a view's pair with itself is excluded. With V > 2 views, each
+    has V - 1 partners; see `multi_positive`.
 
     Parameters
     ----------
@@ -54,29 +54,28 @@ def nt_xent(
     *further_views : array, shape (N, D)
         Embeddings of further views.
     keys : array, shape (K, D), or Queue, optional
-        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
-        never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the same
-        on all ranks.
+        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and its empty slots are
+        ignored. With `across`, an array holds the keys of this rank; a queue is the same on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (V N, V N), or (V N, V N + K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,) or (V N,), optional
         Weights of the samples, or of the views.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the V N views (Google's code for two views, the sum over both divided by N, is twice this),
-        weighted sum, or the weighted losses of the views.
+        Weighted mean over the V N views (Google's code sums both views and divides by N: twice this), weighted sum, or
+        the weighted losses of the views.
     multi_positive : {"separate", "each", "pooled"}, default: "separate"
-        What several partners mean: each against the negatives alone (NT-Xent in optax and pytorch-metric-learning),
+        Treatment of several partners: each against the negatives alone (NT-Xent in optax and pytorch-metric-learning),
         each against the negatives and all partners (SupCon), or all together; see `portable_nce.objectives.info_nce`.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -86,9 +85,9 @@ def nt_xent(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -149,20 +148,19 @@ def flat_nce(
         g_{ij} = s(z_i, z_j) / \tau,
 
     over 2N views, each positive with its partner p(i) and negative to the other 2(N - 1). Unlike InfoNCE's, its
-    gradient does not vanish when the positive wins. The value is no measure of progress; watch `nt_xent` beside it.
+    gradient does not vanish when the positive leads. The value does not measure progress; monitor `nt_xent` as well.
 
     Parameters
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     keys : array, shape (K, D), or Queue, optional
-        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
-        never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the same
-        on all ranks.
+        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and its empty slots are
+        ignored. With `across`, an array holds the keys of this rank; a queue is the same on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     include_positive : bool, default: False
-        Whether the positive stands in the denominator (FlatNCE⊕, whose gradient is InfoNCE's).
+        Whether the positive is in the denominator (FlatNCE⊕, whose gradient is InfoNCE's).
     form : {"log", "detach"}, default: "log"
         ``"log"`` is :math:`u_i`, with `include_positive` :math:`\log(1 + e^{u_i})`. ``"detach"`` is
         :math:`e^{u_i - \mathrm{sg}\,u_i}`, with `include_positive`
@@ -170,18 +168,18 @@ def flat_nce(
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -192,9 +190,9 @@ def flat_nce(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -248,34 +246,33 @@ def dcl(
 
     .. math:: \ell_i = -g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad g_{ij} = s(z_i, z_j) / \tau,
 
-    over 2N views, each positive with its partner p(i) and negative to the 2(N - 1) views of other pairs. The same
-    function as `flat_nce` without the positive.
+    over 2N views, each positive with its partner p(i) and negative to the 2(N - 1) views of other pairs. It equals
+    `flat_nce` without the positive.
 
     Parameters
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     keys : array, shape (K, D), or Queue, optional
-        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
-        never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the same
-        on all ranks.
+        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and its empty slots are
+        ignored. With `across`, an array holds the keys of this rank; a queue is the same on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -286,9 +283,9 @@ def dcl(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -339,43 +336,42 @@ def dclw(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the weighted decoupled contrastive loss of two views: positives that are hard to find count more.
+    r"""Return the weighted decoupled contrastive loss of two views, with larger weights for hard positives.
 
     .. math:: \ell_i = -w_i\, g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad
         w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{i p(i)} / \sigma), \qquad g_{ij} = s(z_i, z_j) / \tau,
 
-    over n = 2N views, each positive with its partner p(i) and negative to the 2(N - 1) views of other pairs. (Both
-    views of a pair have the same weight, which is that of the softmax over the N pairs.)
+    over n = 2N views, each positive with its partner p(i) and negative to the 2(N - 1) views of other pairs. Both views
+    of a pair have the same weight.
 
     Parameters
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     keys : array, shape (K, D), or Queue, optional
-        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
-        never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the same
-        on all ranks.
+        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and its empty slots are
+        ignored. With `across`, an array holds the keys of this rank; a queue is the same on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     sigma : float or array of one entry, default: 0.5
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
-        Whether the weights are constants, as in lightly; in the authors' code they are not.
+        Whether the weights are constants, as in lightly (not in the authors' code).
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,) or (2N,), optional
-        Weights of the pairs, or of the views, beside those of the loss.
+        Weights of the pairs, or of the views, in addition to :math:`w_i`.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -385,9 +381,9 @@ def dclw(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     References
     ----------
@@ -441,26 +437,26 @@ def hcl(
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     temperature : float, or array of one entry or of shape (N,), default: 0.5
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     beta : float, default: 1.0
         Concentration β ≥ 0 on hard negatives; 0 is the debiased contrastive loss.
     tau_plus : float, default: 0.1
-        Prior τ⁺ that what is drawn as a negative is a positive, from 0 to less than 1.
+        Prior probability τ⁺ in [0, 1) that a negative is a false one.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the views that have a positive, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -471,9 +467,9 @@ def hcl(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
@@ -481,8 +477,8 @@ def hcl(
 
     Notes
     -----
-    The least score, minus the inverse of the temperature, is that of cosines, and a constant; with other similarities
-    there is none, and :math:`N_i` may be 0.
+    The floor :math:`M\, e^{-1 / \tau}`, a constant, applies to cosines only; with other similarities :math:`N_i` may be
+    0.
 
     References
     ----------
@@ -517,7 +513,7 @@ def hcl(
 
 
 class _Hard(Record):
-    """The objective of HCL, of a temperature: the least score there is, if it is that of a cosine."""
+    """Objective of HCL as a function of the temperature; the score floor applies to cosines only."""
 
     beta: float
     tau_plus: float
@@ -529,7 +525,7 @@ class _Hard(Record):
 
 
 def _least(temperature: Any) -> Any:
-    """The least score of cosines: an array of one entry if the temperature is one, as NumPy's quotient of it is not."""
+    """Smallest score of cosines, ``-1 / τ``; an array stays one (NumPy's quotient of a 0-d array is a scalar)."""
     if is_number(temperature):
         return -1.0 / temperature
     return -reciprocal(namespace_of(temperature).reshape(temperature, (-1,)))
@@ -541,7 +537,7 @@ def _of_views(
     keys: Array | Queue | None,
     options: Options,
 ) -> Array:
-    """A loss of V N views, each positive with its partners and negative to all others but itself, and to keys."""
+    """Loss of V N views: partners are positives; all other views and the keys are negatives."""
     names = ("view_a", "view_b", *(f"further_views[{k}]" for k in range(len(views) - 2)))
     xp, (*entered, weights) = common_namespace(**dict(zip(names, views, strict=True)), weights=options.weights)
     check_floating(xp, **dict(zip(names, entered, strict=True)))
@@ -552,7 +548,7 @@ def _of_views(
     if weights is not None:
         weights = xp.concat([weights] * len(views), axis=0) if tuple(weights.shape) == (n_samples,) else weights
         options = options._replace(weights=weights)
-    # Upcast before they are joined: a 16-bit gradient is rounded once, not once for each use.
+    # Upcast before concatenation, so that a 16-bit gradient is rounded once and not once per use.
     array = xp.concat([upcast(xp, view) for view in entered], axis=0)
     stacked = Embedding(array, tuple(view.dtype for view in entered))
     pairing = two_views() if len(views) == 2 else several_views(len(views))  # noqa: PLR2004  (a pair)

@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary, of embeddings and the weights of a linear layer."""
+"""Cross-entropy of a linear layer over a vocabulary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["SoftmaxStatistics", "linear_softmax"]
 
 
 class SoftmaxStatistics(NamedTuple):
-    """What `linear_softmax` has computed of each row. The log-probability of the target is their difference.
+    """Row statistics of `linear_softmax`; ``target_score - log_sum_exp`` is the target's log-probability.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ def _one(score: Array) -> tuple[Array]:
 
 
 _SUM = Pairwise(Term(_identity, _one), Term(_identity, _one), label="sum")
-"""The sum of a row's scores."""
+"""Sum of a row's scores."""
 
 
 @overload
@@ -124,15 +124,15 @@ def linear_softmax(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> Any:
-    r"""Return the cross-entropy of a linear layer over a vocabulary, without the N × V matrix of its logits.
+    r"""Return the cross-entropy of a linear layer over a vocabulary, without the N × V logit matrix.
 
     .. math:: \ell_i = c_t \big( (1 - \varepsilon) (L_i - g_{it}) + \zeta L_i^2 \big)
         + \frac\varepsilon V \sum_{j=1}^V c_j (L_i - g_{ij}), \qquad
         g = x W^\top + b, \quad L_i = \mathrm{lse}_j\, g_{ij}, \quad t = t_i
 
-    With a softcap κ the logits are :math:`\kappa \tanh(g / \kappa)`. The logits are computed in blocks, with their
-    gradient in the same pass. Reduction "none", `return_statistics` and `across` take two passes, and so does smoothing
-    together with `softcap`, or with `class_weights` and `z_loss`.
+    With a softcap κ the logits are :math:`\kappa \tanh(g / \kappa)`. Logits are computed in blocks, with their gradient
+    in the same pass. Two passes are needed for reduction "none", `return_statistics` and `across`, and for smoothing
+    with `softcap`, or with both `class_weights` and `z_loss`.
 
     Parameters
     ----------
@@ -141,20 +141,20 @@ def linear_softmax(
     weight : array, shape (V, D)
         Weight W of the layer: a row for each word or item.
     targets : array of int, shape (N,)
-        Number t of each row's target, from 0 to V - 1, or `ignore_index`. Others are an error where the values are at
-        hand (NumPy, PyTorch's CPU tensors outside of transforms); elsewhere such a row does not count.
+        Index t of each row's target, from 0 to V - 1, or `ignore_index`. Out-of-range indices raise for NumPy and eager
+        PyTorch CPU tensors; elsewhere such a row does not count.
     bias : array, shape (V,), optional
-        Bias b of the layer; differentiable. It has to be finite.
+        Bias b of the layer; differentiable. It must be finite.
     softcap : float, optional
         Limit κ > 0 of the magnitude of the logits.
     smoothing : float, default: 0.0
-        Share ε of the target that goes to all V classes alike, from 0 to 1.
+        Label smoothing ε in [0, 1]: share of the target spread evenly over all V classes.
     ignore_index : int, optional
         Target of rows that do not count, such as padding; their embeddings may be NaN.
     class_weights : array, shape (V,), optional
-        Weight c of each class, a constant; 1 by default. A mean divides by the sum of those of the targets.
+        Weight c of each class, without gradient; 1 by default. The mean divides by the sum of the targets' weights.
     z_loss : float, default: 0.0
-        Factor ζ ≥ 0 of the square of the log-partition function, which keeps it near 0.
+        Factor ζ ≥ 0 of the squared log-partition function, a penalty that keeps it near 0.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -162,13 +162,13 @@ def linear_softmax(
     return_statistics : bool, default: False
         Whether to return the log-sum-exp and the target's logit of each row too; differentiable.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks of which each has rows, and classes, of its own: `weight`, `bias` and `class_weights` hold a part of the
-        vocabulary, whose classes are numbered from rank to rank; targets are numbers of the whole. No rank holds
-        another's weights; their gradients stay where they are. See `portable_nce.across`.
+        Ranks that shard both rows and classes: `weight`, `bias` and `class_weights` hold this rank's part of the
+        vocabulary, in rank order; targets index the whole vocabulary. Weights and their gradients are not communicated.
+        See `portable_nce.across`.
 
     Returns
     -------
@@ -176,19 +176,19 @@ def linear_softmax(
         Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `embeddings`.
     SoftmaxStatistics
         With `return_statistics`: log-sum-exp L (N,) and logit g of the target (N,), with softcap and bias, in nats; 0,
-        without gradient, in rows that do not count. With `across`, those of this rank's rows. Where a target has nearly
-        all probability, the losses of reduction "none" have more digits than the difference of the two.
+        without gradient, in rows that do not count. With `across`, of this rank's rows. For a target of probability
+        near 1, the losses of reduction "none" are more precise than the difference of the two.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     See Also
     --------
-    full_softmax : Of logits that are at hand.
+    full_softmax : From logits.
 
     References
     ----------
@@ -261,7 +261,7 @@ def linear_softmax(
 
 
 class _Call(NamedTuple):
-    """The checked arguments: rows, layer, targets, which rows count (None: all), and options with the similarity."""
+    """Checked arguments: rows, layer, targets, mask of rows that count (None: all), options with the similarity."""
 
     rows: Embedding
     layer: _Layer
@@ -273,7 +273,7 @@ class _Call(NamedTuple):
     z_loss: float
 
     def contrasted(self, objective: Any, weights: Array | None, kind: ReductionName, dtype: Any) -> Array:
-        """The loss of an objective of the log-odds and of the log-partition function."""
+        """Loss of an objective of the log-odds and of the log-partition function."""
         pair = {"embeddings": self.rows, "weight": self.layer.columns}
         changed = self.options._replace(weights=weights, reduction=kind)
         return contrast_embeddings(pair, objective, index(self.targets), changed, dtype=dtype)
@@ -291,7 +291,7 @@ class _Call(NamedTuple):
 
 
 def _in_one_pass(call: _Call, dtype: Any) -> Array:
-    """The reduced losses of the rows of one process."""
+    """Reduced loss of the rows of one process."""
     rows, layer, targets, counted, options, _, smoothing, z_loss = call
     xp, reduction = namespace_of(rows.array), options.reduction
     objective = with_z_loss(z_loss) if z_loss else info_nce()
@@ -321,14 +321,14 @@ def _in_one_pass(call: _Call, dtype: Any) -> Array:
 
 
 class _Layer(NamedTuple):
-    """The arrays of the layer, and the weights of its classes, in the dtype to compute in."""
+    """Arrays of the layer and class weights, upcast."""
 
     columns: Embedding
     bias: Array | None
     class_weights: Array | None
 
     def of_targets(self, targets: Array) -> Any:
-        """The weight of each target, of those out of range that of some class; None without weights."""
+        """Class weight of each target (arbitrary for targets out of range); None without weights."""
         if self.class_weights is None:
             return None
         xp, classes = namespace_of(targets), self.class_weights.shape[0]
@@ -336,7 +336,7 @@ class _Layer(NamedTuple):
         return namespace_of(self.class_weights).take(self.class_weights, safe, axis=0)
 
     def logits_of(self, x: Array, targets: Array) -> Array:
-        """The logit of each row's target, without a softcap."""
+        """Logit of each row's target, without a softcap."""
         return _product(x, *(namespace_of(a).take(a, targets, axis=0) for a in self._arrays))
 
     def mean_logit(self, x: Array) -> Array:
@@ -354,7 +354,7 @@ class _Layer(NamedTuple):
 
     @property
     def classes(self) -> int:
-        """How many classes are here."""
+        """Number of classes on this rank."""
         return self.columns.array.shape[0]
 
     @property
@@ -362,7 +362,7 @@ class _Layer(NamedTuple):
         return [self.columns.array, *(() if self.bias is None else (self.bias,))]
 
     def kept_here(self, shards: Shards) -> _Layer:
-        """The same of a rank that alone has these classes."""
+        """Layer whose classes are on this rank alone."""
         bias = None if self.bias is None else shards.kept_here(self.bias)
         return self._replace(columns=self.columns._replace(array=shards.kept_here(self.columns.array)), bias=bias)
 
@@ -375,10 +375,10 @@ def _product(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxStatistics]:
-    """The reduced losses of the rows, of all ranks, and the statistics of this process's rows.
+    """Reduced loss of all ranks, and the statistics of this rank's rows.
 
-    Each rank compares the rows of all with its own classes. What a row has over all classes is the sum of what it has
-    on each rank, so that no weights travel.
+    Each rank scores the rows of all ranks against its classes; sums over the ranks give those over all classes, so that
+    no weights are communicated.
     """
     embedding, layer, targets, counted, options, _, smoothing, z_loss = call
     xp, x, n_rows, classes = namespace_of(embedding.array), embedding.array, targets.shape[0], layer.classes
@@ -418,7 +418,7 @@ def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxSt
 
 
 def _of_all_classes(row: RowStatistics, shards: Shards) -> RowStatistics:
-    """The statistics of the rows of all ranks among all classes, from those among this rank's classes."""
+    """Row statistics over all classes, from those over this rank's classes."""
     xp = namespace_of(row.negative)
     negative = xp.where(row.has_negative, row.negative, -math.inf)
     top = shards.largest(negative, of_columns=True)
@@ -429,14 +429,14 @@ def _of_all_classes(row: RowStatistics, shards: Shards) -> RowStatistics:
 
 
 def _agreed(across: Ranks, x: Array, classes: int, targets: Array) -> Shards:
-    """How rows and classes lie on the ranks."""
+    """Sharding of rows and classes over the ranks."""
     largest = adapter_of(targets).concrete_value(namespace_of(targets).max(targets))
     notes = RankReport(x.shape[0], classes, {"features": x.shape[1]}, largest=int(largest or 0), named="targets")
     return agree(across, notes, x)
 
 
 def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
-    """The checked arrays of the layer."""
+    """Check the arrays of the layer."""
     weight, bias, class_weights = arrays["weight"], arrays.get("bias"), arrays.get("class_weights")
     check_floating(xp, embeddings=x, weight=weight)
     classes, _ = shape_of("weight", weight, "(V, D)")
@@ -453,7 +453,7 @@ def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
 
 
 def _targets(xp: Namespace, targets: Array, rows: int, ignore_index: Any) -> tuple[Array, Array | None]:
-    """The targets, 0 in the rows that are ignored; and which rows are not, if any may be."""
+    """Targets, 0 in ignored rows; and the mask of the other rows, None without `ignore_index`."""
     targets = indices_of(xp, "targets", targets, (rows,))
     counted = None
     if ignore_index is not None:
@@ -468,7 +468,7 @@ def _targets(xp: Namespace, targets: Array, rows: int, ignore_index: Any) -> tup
 
 
 def _in_range(xp: Namespace, targets: Array, classes: int) -> tuple[Array, Array]:
-    """Which targets are classes, and the targets, 0 where they are none."""
+    """Mask of targets in range, and the targets with 0 in place of the others."""
     inside = xp.logical_and(targets >= 0, targets < classes)
     return inside, xp.where(inside, targets, xp.zeros_like(targets))
 
@@ -476,7 +476,7 @@ def _in_range(xp: Namespace, targets: Array, classes: int) -> tuple[Array, Array
 def _row_weights(
     xp: Namespace, weights: Array | None, factors: Array | None, counted: Array | None, like: Array
 ) -> Array | None:
-    """The product of what is given, 0 in rows that do not count; None if nothing is."""
+    """Product of the given weights, 0 in rows that do not count; None if no argument is given."""
     found = weights if factors is None else factors if weights is None else weights * factors
     if counted is None:
         return found
@@ -485,7 +485,7 @@ def _row_weights(
 
 
 def _between(name: str, value: Any, most: float | None) -> float:
-    """A number that is not negative, and not beyond a limit."""
+    """Check that a number is not negative and at most `most`."""
     number = check_number(name, value, limits=SINGLE)
     if number < 0 or (most is not None and number > most):
         wanted = "that is not negative" if most is None else f"from 0 to {most:g}"

@@ -156,7 +156,7 @@ def mutual_information(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
         If the numbers of rows differ or are too small, an entry is not finite, or an option does not fit.
 

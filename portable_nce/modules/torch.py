@@ -286,9 +286,9 @@ class InfoNCE(Loss):
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        What several positives mean.
+        Treatment of several positives.
     hardness : float, default: 0.0
-        The strength with which negatives count more the harder they are.
+        Strength of the emphasis on hard negatives.
     **options : Unpack[Options]
         Options of most losses; see `Options`.
 
@@ -514,7 +514,7 @@ class SupCon(Loss):
     max_scale : float or None, default: 100.0
         Largest inverse of a learned temperature; see `Loss`.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        What several positives mean.
+        Treatment of several positives.
     keys : MemoryQueue, optional
         Columns with labels in the place of the batch: what it holds when the loss is called.
     **options : Unpack[Options]
@@ -701,7 +701,7 @@ class MultipleNegatives(Loss):
     max_scale : float or None, default: 100.0
         Largest inverse of a learned temperature; see `Loss`.
     hardness : float, default: 0.0
-        The strength with which negatives count more the harder they are; see `portable_nce.info_nce`.
+        Strength of the emphasis on hard negatives; see `portable_nce.info_nce`.
     **options : Unpack[Options]
         Options of most losses; see `Options`.
 

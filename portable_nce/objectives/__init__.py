@@ -1,8 +1,7 @@
 """Objectives: the loss of a row of scores.
 
-Most are an `Objective`: a function of `RowStatistics` that returns the loss of each row, of shape (N,). A `Pairwise`
-sums one function over the positives and another over the negatives. Both are data: the execution, the similarity and
-the pairing are none of their business.
+Most are an `Objective`: a function from `RowStatistics` to the losses of the rows, shape (N,). A `Pairwise` sums one
+function over the positives and another over the negatives. Both are independent of similarity, pairing and execution.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 
 def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], Array]) -> AnyObjective:
-    """Return the objective that an `objective` argument means.
+    """Return the objective of an `objective` argument.
 
     Parameters
     ----------
@@ -60,7 +59,7 @@ def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], 
     Raises
     ------
     TypeError
-        If it is a function that makes one of these, or no function.
+        If it is a factory that was not called, or not callable.
     ValueError
         If the name is unknown.
 

@@ -1,7 +1,7 @@
-"""Base classes of objectives: data that an execution reads, and that knows no execution.
+"""Base classes of objectives, independent of the execution.
 
-An `Objective` of the softmax family is a function of the statistics of a row, with its slopes; a `Pairwise` one is a
-pair of elementwise functions of a score, with theirs.
+An `Objective` is a function of row statistics, with slopes; a `Pairwise` is two elementwise functions of a score, with
+slopes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ DIVISORS: tuple[DivideBy, ...] = get_args(DivideBy)
 
 
 class RowStatistics(NamedTuple):
-    """Statistics of each row ``i``, for objectives; arrays of shape (N,).
+    """Statistics of each row, for objectives; arrays of shape (N,).
 
     Attributes
     ----------
     log_odds : array
         ``u = lse(negatives) - lse(positives)``; 0 where either set is empty.
     spread : array
-        ``lse(positives) - mean(positives)``; 0 where there is at most one positive.
+        ``lse(positives) - mean(positives)``; 0 with at most one positive.
     negative : array
-        ``lse(negatives)``; 0 where there is none.
+        ``lse(negatives)``; 0 without negatives.
     positive : array
-        ``lse(positives)``; 0 where there is none.
+        ``lse(positives)``; 0 without positives.
     has_negative : array
-        Boolean: whether the row has a negative. A score of -inf takes no part.
+        Boolean: whether the row has a negative with a score above -inf.
     has_positive : array
-        Boolean: whether the row has a positive. A score of -inf takes no part.
+        Boolean: whether the row has a positive with a score above -inf.
     """
 
     log_odds: Array
@@ -54,7 +54,7 @@ Slopes: TypeAlias = tuple[Array | None, Array | None, Array | None, Array | None
 
 
 class Labelled(Record):
-    """Base of objectives: fields, and a name for representations."""
+    """Base of objectives: fields, and a label for `repr`."""
 
     __slots__ = ()
     label: str
@@ -64,26 +64,25 @@ class Labelled(Record):
 
 
 class Objective(Labelled):
-    """A loss per row, and which rows count.
+    """Loss per row, and which rows count.
 
     Parameters
     ----------
     rows : callable
         Takes `RowStatistics`, returns the losses of the rows, shape (N,).
     needs_negative : bool, default: False
-        Whether a row without a negative is left out, like every row without a positive, rather than counted.
+        Whether rows without a negative are excluded, as rows without a positive always are.
     slopes : callable, optional
-        The derivatives of each row's loss with respect to its own statistics: takes `RowStatistics`, returns those by
-        `log_odds`, `spread`, `negative` and `positive`, each of shape (N,), or None for one that is 0 everywhere.
-        Array-API code, so that it can be differentiated again. Without it, `rows` is differentiated by the library.
+        Takes `RowStatistics` and returns the derivatives of each row's loss by its `log_odds`, `spread`, `negative` and
+        `positive`, each of shape (N,), or None for 0. Write it in array-API code, so that it can be differentiated
+        again. Without it, `rows` is differentiated by the library.
     couples_rows : bool, optional
-        Whether the loss of a row depends on the statistics of others. Then these are computed for all rows first, which
-        takes a second pass over the scores; otherwise `rows` sees some of the rows at a time. None tries `rows` on some
-        rows, together and apart, before the scores are streamed; where numbers cannot be looked at (under tracing), it
-        is taken for granted. On PyTorch, parameters that `rows` uses beside the statistics, such as a learned margin,
-        get a gradient only with True.
+        Whether the loss of a row depends on the statistics of other rows. If True, the statistics of all rows are
+        computed first, which takes a second pass over the scores; if False, `rows` gets blocks of rows. None tests
+        `rows` on a few rows, together and separately, and assumes True under tracing. On PyTorch, other parameters that
+        `rows` uses, such as a learned margin, get a gradient only with True.
     label : str, optional
-        What it is called in a representation; the name of `rows` by default.
+        Name in `repr`; by default the name of `rows`.
 
     Examples
     --------
@@ -113,15 +112,14 @@ class Objective(Labelled):
         self.slopes = slopes
         self.couples_rows = None if couples_rows is None else check_bool("couples_rows", couples_rows)
         self.label = str(label or getattr(rows, "__name__", type(rows).__name__))
-        # Of the objectives that come with the package: loss and slope by the log-odds, where these are all that counts
-        # in rows with one positive and some negatives; whether that of several positives adds their spread; and whether
-        # each of them is a row of its own.
+        # For built-in objectives: loss and slope as functions of the log-odds, if those suffice for rows with one
+        # positive; whether several positives add their spread; and whether each positive is a separate row.
         self.of_odds: Callable[..., tuple[Array, Array | None]] | None = None
         self.spreads = False
         self.separate = False
 
     def values(self, row: RowStatistics, *parameters: Array) -> Array:
-        """Return the losses of the rows, checked to be arrays like the statistics.
+        """Return the losses of the rows, checked to match the statistics.
 
         Parameters
         ----------
@@ -152,7 +150,7 @@ class Objective(Labelled):
         return values
 
     def counted(self, row: RowStatistics) -> Array:
-        """Return which rows count.
+        """Return the mask of rows that count.
 
         Parameters
         ----------
@@ -168,14 +166,14 @@ class Objective(Labelled):
         return xp.logical_and(row.has_positive, row.has_negative) if self.needs_negative else row.has_positive
 
     def pulled(self, row: RowStatistics, factor: Array, *parameters: Array) -> tuple[Array | None, ...]:
-        """Return the slopes of the losses, each times its factor, by the statistics and by the parameters.
+        """Return the slopes of the losses by the statistics and the parameters, times a factor per row.
 
         Parameters
         ----------
         row : RowStatistics
             The statistics.
         factor : array
-            What the losses are multiplied by before they are added up.
+            Factor of each row's loss in the sum.
         *parameters : array
             Further arguments of `rows`.
 
@@ -200,7 +198,7 @@ class Objective(Labelled):
 
 
 class _SlopesOf(Record):
-    """The slopes of losses of rows, of the record that computes both."""
+    """Slopes of a record that computes losses and slopes."""
 
     losses: Any
 
@@ -209,17 +207,17 @@ class _SlopesOf(Record):
 
 
 def with_slopes(losses: Any, *, label: str, needs_negative: bool = False) -> Objective:
-    """The objective of a record: its `__call__` gives the losses of rows, its `slopes` their slopes."""
+    """Objective of a record with losses (`__call__`) and `slopes`."""
     slopes = _SlopesOf(losses)
     return Objective(losses, slopes=slopes, needs_negative=needs_negative, couples_rows=False, label=label)
 
 
 class Weighted(Objective):
-    """An objective of rows with a parameter each, which is a function of the positives' scores of all rows.
+    """Objective with a parameter per row that depends on the positive scores of all rows.
 
-    ``rows(statistics, parameter)``, and ``parameter(positive, counted)`` from arrays of shape (N,). It couples rows;
-    but where each row has one positive, whose score is known before the others are, one pass is enough. If the
-    parameters are `known`, they are those of the rows at hand, whatever the positives are.
+    The losses are ``inner(statistics, parameter)`` with ``parameter(positive, counted)``, from arrays of shape (N,). It
+    couples rows, but with one positive per row, whose score is computed first, one pass is enough. `known` parameters
+    do not depend on the positives.
     """
 
     __slots__ = ("inner", "known", "parameter")
@@ -236,19 +234,18 @@ class Weighted(Objective):
         return self.inner.rows(row, self.parameter(row.positive, self.counted(row)))
 
     def _contents(self) -> tuple[Any, ...]:
-        return (self.inner, self.parameter, self.known)  # `rows` is a method of the object itself
+        return (self.inner, self.parameter, self.known)  # `rows` is a bound method of this object
 
 
 class Term(EqualByContents):
-    """An elementwise function of the score of a pair, with its derivatives.
+    """Elementwise function of the score of a pair, with its derivatives.
 
     Parameters
     ----------
     value : callable
-        ``value(score, *parameters) -> array``, elementwise; it must be finite, with finite derivatives, for every
-        finite score.
+        ``value(score, *parameters) -> array``, elementwise, finite and with finite derivatives for every finite score.
     slopes : callable, optional
-        ``slopes(score, *parameters) -> tuple of array``: the derivative with respect to each argument. Array-API code,
+        ``slopes(score, *parameters) -> tuple of array``: the derivative by each argument. Write it in array-API code,
         so that it can be differentiated again. Without it, `value` is differentiated by the library.
 
     Examples
@@ -269,7 +266,7 @@ class Term(EqualByContents):
             check_callable("slopes", slopes)
         self.value = value
         self.slopes = slopes
-        # Of built-in terms, both at once: ``fused(score, *parameters, bounded=..., need_grad=...)``.
+        # For built-in terms, value and slopes at once: ``fused(score, *parameters, bounded=..., need_grad=...)``.
         self.fused: Callable[..., tuple[Array, tuple[Array, ...]]] | None = None
 
     def value_and_slopes(
@@ -282,14 +279,14 @@ class Term(EqualByContents):
         *arguments : array
             The scores, and the parameters.
         bounded : bool, default: False
-            Whether no sum of a score and the parameters is beyond 30 in magnitude.
+            Whether all sums of a score and the parameters are at most 30 in magnitude.
         need_grad : bool, default: True
-            Whether slopes are wanted at all.
+            Whether slopes are needed.
 
         Returns
         -------
         tuple
-            The values and a tuple of slopes, arrays of the shape of the scores or that broadcast to it.
+            The values and a tuple of slopes, which broadcast to the shape of the scores.
         """
         if self.fused is not None:
             return self.fused(*arguments, bounded=bounded, need_grad=need_grad)
@@ -304,12 +301,12 @@ class Term(EqualByContents):
             return xp.reshape(sum_to_scalar(xp, values), ()), values
 
         xp = namespace_of(*arguments)
-        whole = tuple(xp.broadcast_to(x, tuple(arguments[0].shape)) for x in arguments)  # a slope for each pair
+        whole = tuple(xp.broadcast_to(x, tuple(arguments[0].shape)) for x in arguments)  # one slope per pair
         (_, values), slopes = value_and_grad(total, tuple(range(len(whole))), has_aux=True)(*whole)
         return values, slopes
 
     def _values(self, *arguments: Array) -> Array:
-        """The values, checked to be one for each score."""
+        """Values, checked to have the shape of the scores."""
         values, shape = self.value(*arguments), tuple(arguments[0].shape)
         if not is_array(values) or tuple(values.shape) != shape:
             got = f"shape {tuple(values.shape)}" if is_array(values) else type(values).__name__
@@ -318,7 +315,7 @@ class Term(EqualByContents):
 
 
 class Pairwise(Labelled):
-    r"""A sum over the pairs of a row: one function of the scores of positives, another of those of negatives.
+    r"""Sum over the pairs of a row: one function of positive scores, another of negative scores.
 
     .. math:: \ell_i = \sum_{j \in P(i)} a(g_{ij}) + \sum_{j \in Q(i)} b(g_{ij})
 
@@ -327,19 +324,18 @@ class Pairwise(Labelled):
     positive, negative : Term, callable or None
         The functions a and b. A plain function is differentiated by the library; None is 0.
     parameters : tuple of float or array, default: ()
-        Further arguments of both functions: numbers, or arrays of one entry or of shape (N,); differentiable as arrays.
+        Further arguments of both functions: numbers, or arrays of one entry or of shape (N,); differentiable if arrays.
     divide_by : {"rows", "pairs", "active"}, default: "rows"
-        What a mean divides the sum of all rows by: the number of rows that have a pair, of pairs, or of pairs whose
-        term is not 0.
+        Divisor of a mean: the number of rows with a pair, of pairs, or of pairs whose loss is not 0.
     balance : bool, default: False
-        Whether a mean is that over the positives plus that over the negatives.
+        Whether the mean is the sum of the mean over positives and the mean over negatives.
     label : str, optional
-        What it is called in a representation.
+        Name in `repr`.
 
     Raises
     ------
     ValueError
-        If `divide_by` is none of these.
+        If `divide_by` is not one of the listed values.
 
     Examples
     --------
@@ -374,7 +370,7 @@ class Pairwise(Labelled):
             term if term is None or isinstance(term, Term) else Term(term) for term in (positive, negative)
         )
         self.parameters = parameters
-        self.names = tuple(f"parameters[{k}]" for k in range(len(parameters)))  # for messages
+        self.names = tuple(f"parameters[{k}]" for k in range(len(parameters)))  # for error messages
         self.divide_by = divide_by
         self.balance = check_bool("balance", balance)
         self.label = label or "pairwise"

@@ -1,4 +1,4 @@
-"""The objective of hard negatives: InfoNCE whose negatives count more the nearer they are, less the false ones."""
+"""Objective of hard negatives: InfoNCE with reweighted and debiased negatives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["HardNegatives", "hard_negatives"]
 
 
 class HardNegatives(Labelled):
-    """InfoNCE with an estimate of the negatives that is reweighted and debiased."""
+    """InfoNCE with a reweighted and debiased sum of the negatives."""
 
     label = "hard_negatives"
     beta: float
@@ -32,7 +32,6 @@ def hard_negatives(
         e^{\beta g_{ij}}} - \tau^+ M_i\, e^{g_i^+}\Big),\; M_i\, e^{f}\Big)
 
     over the :math:`M_i` negatives of a row; :math:`g_i^+` is the score of its positive, or the log-sum-exp of several.
-    A share :math:`\tau^+` of what is drawn as a negative is thought to be a positive.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ def hard_negatives(
     tau_plus : float, default: 0.1
         Prior τ⁺ of a positive, from 0 to less than 1.
     floor : float, or array of one entry or of shape (N,), default: -inf
-        The least score f that there is: minus the inverse of the temperature, of cosines. A constant.
+        Smallest possible score f, a constant: ``-1 / τ`` for cosines.
 
     Returns
     -------
@@ -51,7 +50,7 @@ def hard_negatives(
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If a number is out of range.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Objectives of pairs: elementwise functions of a score, each with its slopes."""
+"""Pairwise objectives: elementwise functions of a score, with slopes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Fused = Callable[..., tuple[Array, tuple[Array, ...]]]
 
 
 def _term(fused: Fused) -> Term:
-    """A term whose value and slopes are computed together."""
+    """Term whose value and slopes are computed together."""
     return Term(_Value(fused))._replace(fused=fused)
 
 
 class _Value(Record):
-    """The values of a function that returns them with their slopes."""
+    """Values of a function that also returns slopes."""
 
     fused: Fused
 
@@ -35,7 +35,7 @@ class _Value(Record):
 
 
 def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", balance: bool = False) -> Pairwise:
-    r"""Return the logistic objective: every pair is a decision of its own, positive or not.
+    r"""Return the logistic objective: an independent binary classification of every pair.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \log(1 + e^{-z_{ij}}) + \sum_{j \in Q(i)} \log(1 + e^{z_{ij}}),
         \qquad z_{ij} = g_{ij} + b
@@ -43,11 +43,11 @@ def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", bala
     Parameters
     ----------
     bias : float or array of one entry, default: 0.0
-        Bias b; differentiable as an array.
+        Bias b; differentiable if an array.
     divide_by : {"rows", "pairs", "active"}, default: "rows"
-        What a mean divides by: the rows (SigLIP), the pairs, or the pairs whose term is not 0.
+        Divisor of a mean: the number of rows (SigLIP), of pairs, or of pairs whose loss is not 0.
     balance : bool, default: False
-        Whether a mean is that over the positives plus that over the negatives.
+        Whether the mean is the sum of the mean over positives and the mean over negatives.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", bala
     Raises
     ------
     ValueError
-        If `divide_by` is none of these.
+        If `divide_by` is not one of the listed values.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", bala
     )
 
 
-# With z = g + b: log(1 + e^-z) of positives, whose slope is -sigmoid(-z), and log(1 + e^z) of negatives, sigmoid(z).
+# With z = g + b: log(1 + e^-z) with slope -sigmoid(-z) for positives, log(1 + e^z) with slope sigmoid(z) for negatives.
 
 
 Slopes = tuple[Array, ...]
@@ -102,7 +102,7 @@ def contrastive(
     average: Averaging = "all",
     balance: bool = False,
 ) -> Pairwise:
-    r"""Return the contrastive objective with a margin: positives attract, negatives repel within reach.
+    r"""Return the contrastive objective: positives attract, negatives repel up to a margin.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
         \qquad d_{ij} = -g_{ij}
@@ -110,15 +110,15 @@ def contrastive(
     Parameters
     ----------
     margin : float or array of one entry, default: 1.0
-        Margin m beyond which negatives are left alone.
+        Margin m; negatives farther apart have no loss.
     positive_margin : float or array of one entry, default: 0.0
-        Margin m⁺ within which positives are left alone.
+        Margin m⁺; positives closer than this have no loss.
     positive_power, negative_power : {1, 2}, default: 2
         Powers a and b.
     average : {"all", "nonzero"}, default: "all"
-        Whether a mean is over all pairs, or over those whose term is not 0.
+        Whether the mean is over all pairs, or over those whose loss is not 0.
     balance : bool, default: False
-        Whether a mean is that over the positives plus that over the negatives.
+        Whether the mean is the sum of the mean over positives and the mean over negatives.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def contrastive(
     Raises
     ------
     ValueError
-        If an option is none of the values named.
+        If an option is not one of the listed values.
 
     Examples
     --------
@@ -158,9 +158,9 @@ def contrastive(
 
 
 class _Hinge(Record):
-    """A power of a hinge of the distance d = -g: ``max(d - m+, 0)^a`` of positives, ``max(m - d, 0)^b`` of negatives.
+    """Power of a hinge of the distance d = -g: ``max(d - m+, 0)^a`` for positives, ``max(m - d, 0)^b`` for negatives.
 
-    Both take both margins. Hadsell, Chopra and LeCun (2006), equation 4, with a = b = 2.
+    Both terms take both margins. Hadsell, Chopra and LeCun (2006), equation 4, has a = b = 2.
     """
 
     attracts: bool
@@ -174,7 +174,7 @@ class _Hinge(Record):
         xp = namespace_of(score, limit)
         hinge = -score - limit if self.attracts else limit + score
         value = relu(xp, hinge)
-        # By t of max(t, 0)^2: 2 max(t, 0). By the score and the limit it is minus that of positives.
+        # The slope of max(t, 0)² by t is 2 max(t, 0); by the score and the margin, the sign is opposite for positives.
         value, slope = (value, relu_slope(xp, hinge)) if self.power == 1 else (value * value, 2.0 * value)
         nothing = namespace_of(other).zeros_like(other)
         return value, (-slope, -slope, nothing) if self.attracts else (slope, nothing, slope)

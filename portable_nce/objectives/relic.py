@@ -1,4 +1,4 @@
-"""RELIC's objective: InfoNCE, and the divergence of two views' distributions over the batch."""
+"""RELIC's objective: InfoNCE plus the divergence of two views' distributions over the batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIDES: tuple[StoppedSide, ...] = get_args(StoppedSide)
 
 
 class Relic(Labelled):
-    """InfoNCE and the divergence of the distributions over the columns, of a row and of the same row transposed."""
+    """InfoNCE plus the divergence between the distributions of row i and of column i."""
 
     label = "relic"
     alpha: Any
@@ -30,9 +30,9 @@ class Relic(Labelled):
 
 
 def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
-    """``p log(p / q) - p + q``, which adds up to the divergence and of which no part cancels against another.
+    """``p log(p / q) - p + q``, non-negative terms that sum to the divergence without cancellation.
 
-    With r = log p - log q it is ``p (r + expm1(-r))``; where r is large, ``p (r - 1) + q``.
+    With r = log p - log q it is ``p (r + expm1(-r))``; for large r, ``p (r - 1) + q``.
     """
     ratio = log_p - log_q
     p = xp.exp(log_p)
@@ -43,7 +43,7 @@ def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
 
 
 def _log_share(score: Array, top: Array, rest: Array) -> Array:
-    """The logarithm of a negative's share, at most 0; so too of what takes no part, whose score is 0 here."""
+    """Log-probability of a negative, at most 0, also for masked pairs, whose score is 0 here."""
     share = (score - top) - rest
     xp = namespace_of(share)
     return xp.where(share > 0, xp.zeros_like(share), share)
@@ -55,7 +55,7 @@ def _divergence(score: Array, other: Array, *shares: Array) -> Array:
 
 
 def _divergence_slopes(score: Array, other: Array, *shares: Array) -> tuple[Array, ...]:
-    """By log p: ``p r``; by log q: ``q - p``, as ``p expm1(-r)`` where p and q are near."""
+    """By log p: ``p r``. By log q: ``q - p``, as ``p expm1(-r)`` if p and q are close."""
     xp = namespace_of(score, other, *shares)
     log_p, log_q = _log_share(score, *shares[:2]), _log_share(other, *shares[2:])
     ratio, p = log_p - log_q, xp.exp(log_p)
@@ -66,8 +66,8 @@ def _divergence_slopes(score: Array, other: Array, *shares: Array) -> tuple[Arra
 
 
 DIVERGENCE = Term(_divergence, _divergence_slopes)
-"""The divergence of a negative's two shares, of its score and its transposed, and of two numbers for each: what is to
-be taken from the score for the logarithm of the share."""
+"""Divergence term of a negative, from its score and its transposed score, each with two numbers that turn the score
+into a log-probability."""
 
 
 def relic(
@@ -78,7 +78,7 @@ def relic(
     symmetric: bool = False,
     include_positive: bool = True,
 ) -> Relic:
-    r"""Return RELIC's objective: InfoNCE, and how far the two views' distributions over the batch are apart.
+    r"""Return RELIC's objective: InfoNCE plus the divergence of the two views' distributions over the batch.
 
     .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
         p^a_{ij} = \mathrm{softmax}_j(g_{ij}), \quad p^b_{ij} = \mathrm{softmax}_j(g_{ji})
@@ -90,21 +90,22 @@ def relic(
     direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
         ``"b_to_a"`` takes :math:`\mathrm{KL}(p^b_i \,\Vert\, p^a_i)`.
     stop_gradient : {None, "first", "second"}, default: None
-        Which of the divergence's two distributions is a constant.
+        Distribution of the divergence that is treated as a constant.
     symmetric : bool, default: False
-        Whether to average with the same of the transposed scores.
+        Whether to average the losses of the scores and of their transpose.
     include_positive : bool, default: True
-        Whether the divergence is that of distributions over all columns, or over the negatives alone (CO2).
+        Whether the divergence is over all columns, or over the negatives alone (CO2).
 
     Returns
     -------
     Relic
-        The objective, for `contrast` with as many rows as columns. A mask's entry (i, j) holds for both distributions.
+        The objective, for `contrast` with as many rows as columns. Entry (i, j) of a mask applies to both
+        distributions.
 
     Raises
     ------
     ValueError
-        If an option is none of the values named.
+        If an option is not one of the listed values.
 
     Examples
     --------

@@ -38,12 +38,12 @@ def info_nce(*, multi_positive: MultiPositive = "each") -> Objective:
     Parameters
     ----------
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        With several positives, ``"each"`` is the mean over the positives of the negative log-softmax over all
-        (SupCon's L_out), :math:`\mathrm{lse}_{P \cup Q} - \mathrm{mean}_P`, which without negatives is
-        :math:`\mathrm{lse}_P - \mathrm{mean}_P \ge \log |P|`, and not 0; ``"pooled"`` takes their probabilities
-        together (L_in up to a constant, NCA), :math:`\log(1 + e^{u_i})` with
-        :math:`u_i = \mathrm{lse}_Q - \mathrm{lse}_P`; ``"separate"`` is the mean over the positives, each against the
-        negatives alone (NT-Xent with several views), :math:`\mathrm{mean}_p \log(1 + e^{\mathrm{lse}_Q - g_{ip}})`.
+        With several positives, ``"each"`` is the mean over the positives of the negative log-softmax over all columns
+        (SupCon's L_out), :math:`\mathrm{lse}_{P \cup Q} - \mathrm{mean}_P`; without negatives it is
+        :math:`\mathrm{lse}_P - \mathrm{mean}_P \ge \log |P|`, not 0. ``"pooled"`` adds their probabilities (L_in up to
+        a constant, NCA), :math:`\log(1 + e^{u_i})` with :math:`u_i = \mathrm{lse}_Q - \mathrm{lse}_P`. ``"separate"``
+        is the mean over the positives, each against the negatives alone (NT-Xent with several views),
+        :math:`\mathrm{mean}_p \log(1 + e^{\mathrm{lse}_Q - g_{ip}})`.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def info_nce(*, multi_positive: MultiPositive = "each") -> Objective:
     Raises
     ------
     ValueError
-        If `multi_positive` is none of these.
+        If `multi_positive` is not one of the listed values.
 
     Examples
     --------
@@ -70,9 +70,9 @@ def info_nce(*, multi_positive: MultiPositive = "each") -> Objective:
 def flat_nce(
     *, include_positive: bool = False, form: FlatForm = "log", multi_positive: MultiPositive = "each"
 ) -> Objective:
-    r"""Return the FlatNCE objective: the log-odds themselves, or a constant with their gradient.
+    r"""Return the FlatNCE objective: the log-odds, or a constant with their gradient.
 
-    Without the positive (FlatNCE⊖) :math:`\ell_i = u_i`, also DCL's; with it (FlatNCE⊕) the gradient is InfoNCE's. The
+    Without the positive (FlatNCE⊖, DCL) :math:`\ell_i = u_i`; with it (FlatNCE⊕) the gradient is InfoNCE's. The
     detached forms divide by a constant: :math:`e^{u_i - \mathrm{sg}\,u_i}` and
     :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})` are always 1, with the gradient of the log forms :math:`u_i` and
     :math:`\log(1 + e^{u_i})`.
@@ -80,9 +80,9 @@ def flat_nce(
     Parameters
     ----------
     include_positive : bool, default: False
-        Whether the positive stands in the denominator.
+        Whether the positive is in the denominator.
     form : {"log", "detach"}, default: "log"
-        Which of two functions with the same gradient.
+        Form of the loss; both have the same gradient.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         With several positives, ``"each"`` contrasts the negatives with the mean of the positives, ``"pooled"`` with
         their log-sum-exp; ``"separate"`` differs from ``"each"`` only with `include_positive`, as in `info_nce`.
@@ -95,7 +95,7 @@ def flat_nce(
     Raises
     ------
     ValueError
-        If `form` or `multi_positive` is not one of the values named.
+        If `form` or `multi_positive` is not one of the listed values.
 
     Examples
     --------
@@ -114,8 +114,8 @@ def flat_nce(
 class _Rows(Record):
     """``f(u)``, or ``s + f(u)``, of the log-odds u and the spread ``s = lse(positives) - mean(positives)``.
 
-    f is softplus with the positive in the denominator, u itself without. The spread is added first: with one positive
-    it is 0, so that the tiny value of a saturated row keeps its digits.
+    f is softplus with the positive in the denominator, the identity without. With one positive s is 0, so that the tiny
+    loss of a saturated row keeps its digits.
     """
 
     include: bool
@@ -129,7 +129,7 @@ class _Rows(Record):
         return row.spread + values if self.spread else values
 
     def slopes(self, row: RowStatistics) -> Any:
-        """By u ``sigmoid(u)``, or 1; by s 1."""
+        """By u: ``sigmoid(u)``, or 1. By s: 1."""
         xp = namespace_of(row.log_odds)
         one = xp.ones_like(row.log_odds)
         return sigmoid(xp, row.log_odds) if self.include else one, one if self.spread else None, None, None
@@ -153,18 +153,18 @@ class _Detached(Record):
         value = self.losses(row)
         xp = namespace_of(value)
         constant = stop_gradient(value)
-        # The difference of two infinities is no number; the value of such a row is 1 all the same.
+        # inf - inf is NaN; the value of such a row is 1.
         infinite, nothing = xp.isinf(constant), xp.zeros_like(value)
         return xp.exp(xp.where(infinite, nothing, value) - xp.where(infinite, nothing, constant))
 
     def slopes(self, row: RowStatistics) -> Any:
-        """Those of f times the value, which is 1 but for derivatives of second order."""
+        """Slopes of f times the value, which is 1 but has second derivatives."""
         one = self(row)
         return tuple(None if slope is None else one * slope for slope in self.losses.slopes(row))
 
 
 def _made(multi_positive: str, *, flat: bool, include: bool, detach: bool = False) -> Objective:
-    # Without the positive in the denominator, the mean over the positives of lse(negatives) - g_p is that of "each".
+    # Without the positive in the denominator, "separate" equals "each".
     spread = multi_positive == "each" or (multi_positive == "separate" and not include)
     losses: Any = _Rows(include, spread)
     of_odds: Any = _softplus_of_odds if include else _odds_of_odds
@@ -175,7 +175,7 @@ def _made(multi_positive: str, *, flat: bool, include: bool, detach: bool = Fals
     return made._replace(of_odds=of_odds, spreads=spread, separate=include and multi_positive == "separate")
 
 
-# Built once: equal objectives are the same object.
+# Built once, so that equal objectives are the same object.
 _INFO_NCE = {multi: _made(multi, flat=False, include=True) for multi in MULTI_POSITIVE}
 _FLAT_NCE = {
     (include, form, multi): _made(multi, flat=True, include=include, detach=form == "detach")
@@ -186,18 +186,17 @@ _FLAT_NCE = {
 
 
 def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach_weights: bool = False) -> Objective:
-    r"""Return the weighted decoupled objective: positives that are hard to find count more.
+    r"""Return the weighted decoupled objective (DCLW), with larger weights for hard positives.
 
     .. math:: \ell_i = \mathrm{lse}_{Q(i)}\, g_{ij} - w_i\, g_{ii}, \qquad
         w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{ii} / \sigma)
 
-    over the n rows that count. With several positives, the log-sum-exp of their scores stands for :math:`g_{ii}`, in
-    the loss and in the weight.
+    over the n rows that count. With several positives, the log-sum-exp of their scores replaces :math:`g_{ii}`.
 
     Parameters
     ----------
     temperature : float, or array of one entry or of shape (N,)
-        Temperature τ by which the scores were divided, or that of each row.
+        Temperature τ by which the scores were divided, shared or one per row.
     sigma : float or array of one entry, default: 0.5
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
@@ -211,7 +210,7 @@ def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach
     Raises
     ------
     ValueError
-        If `sigma` is not a finite number greater than 0.
+        If `sigma` is not a positive finite number.
 
     Examples
     --------
@@ -228,7 +227,7 @@ def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach
 
 
 def _weighted(row: RowStatistics, weight: Array) -> Array:
-    """``lse - w s`` as ``u + (1 - w) s``: of large scores, the log-odds u hold no more than their difference."""
+    """``lse - w s`` as ``u + (1 - w) s``: no cancellation of large scores, since u is their difference."""
     return row.log_odds + (-weight + 1.0) * row.positive
 
 
@@ -251,7 +250,7 @@ def _smoothed_slopes(row: RowStatistics, added: Array) -> Any:
 
 
 SMOOTHED = Objective(_smoothed, slopes=_smoothed_slopes, couples_rows=False, label="info_nce, smoothed")
-"""InfoNCE of one positive, and a number of each row."""
+"""InfoNCE of one positive plus a term per row."""
 
 
 class _DclwWeights(Record):
@@ -275,7 +274,7 @@ class _DclwWeights(Record):
         total = xp.sum(shares, axis=0, keepdims=True)
         number = xp.sum(xp.astype(counted, positive.dtype), axis=0, keepdims=True)
         total = xp.where(total == 0, xp.ones_like(total), total)
-        # 2 - n p is (2 - n) + n (1 - p): of a share p near 1, what the others have is summed, not subtracted from 1.
+        # 2 - n p as (2 - n) + n (1 - p): for p near 1, 1 - p is the sum of the other shares, without cancellation.
         places = xp.arange(shares.shape[0], device=device_of(shares))
         largest = xp.argmax(stop_gradient(logits), axis=0, keepdims=True) == places
         others = xp.sum(xp.where(largest, xp.zeros_like(shares), shares), axis=0, keepdims=True)
@@ -285,41 +284,40 @@ class _DclwWeights(Record):
 
 
 def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
-    r"""Return the objective of InfoNCE with an anchor, which learns log ratios without an unknown function of the row.
+    r"""Return the objective of InfoNCE with an anchor, which learns log ratios without an unknown row offset.
 
     .. math:: \ell_i = \log\Big(1 + \frac{\nu + \sum_{j \in Q(i)} e^{g_{ij}}}{e^{g_{ii}}}\Big)
         + \frac\nu N \log\Big(1 + \frac1\nu \sum_{j \in Q(i)} e^{g_{ij}}\Big)
 
-    It is the cross-entropy of the N + 1 classes "column j is of the row's joint distribution" and "none is", the
-    anchor, whose prior weight is ν relative to each of the others; times :math:`1 + \nu / N` and less a constant. The
-    first term is InfoNCE with a further negative of the constant score log ν; the second, of the anchor, holds all
-    scores down. InfoNCE does not change if a function of the row is added to its scores. Here the best scores are
-    :math:`g(x, y) = \log p(y \mid x) / p(y)`: they estimate the mutual information by their mean over the positives, as
-    `portable_nce.bounds.info_nce_anchor` does.
+    It is the cross-entropy of N + 1 classes, "column j is the positive" and "none is" (the anchor, of prior weight ν
+    relative to each other class), times :math:`1 + \nu / N` and up to a constant. The first term is InfoNCE with an
+    additional negative of constant score log ν; the second, of the anchor, pushes all scores down. InfoNCE is invariant
+    to a function of the row added to its scores; here the optimal scores are :math:`g(x, y) = \log p(y \mid x) / p(y)`.
+    Their mean over the positives estimates the mutual information, as in `portable_nce.bounds.info_nce_anchor`.
 
-    The anchor should be shown N samples that are not of the joint distribution, of which a row has one less. For that,
-    log ratios are learned too large, by 1 / N at most or little more, and by far less where they are below log N.
-    `portable_nce.bounds.info_nce_anchor`, which leaves a negative out of the first term instead, has no such bias.
+    The anchor term needs N negatives, but a row has N - 1. The learned log ratios are therefore too large, by about 1 /
+    N at most, and by far less below log N. `portable_nce.bounds.info_nce_anchor` leaves a negative out of the first
+    term instead, and has no such bias.
 
     Parameters
     ----------
     n_columns : int
-        How many columns N a row is set against, the positive included; with `across`, those of all ranks.
+        Number N of columns of a row, the positive included; with `across`, of all ranks.
     nu : float, default: 1.0
         Prior weight ν > 0 of the anchor. Towards 0 the objective becomes InfoNCE.
 
     Returns
     -------
     Objective
-        The objective, for `contrast`, with scores that can take any value, as ``similarity="dot"`` makes them. With
-        several positives it is the mean over these, as in `info_nce` with ``"each"``; a row without negatives counts.
+        The objective, for `contrast`, with unbounded scores such as ``similarity="dot"``. With several positives it is
+        the mean over them, as in `info_nce` with ``"each"``; a row without negatives counts.
 
     Raises
     ------
     TypeError
         If `n_columns` is not an integer, or `nu` not a number.
     ValueError
-        If `n_columns` is less than 1, or `nu` not a number greater than 0 that float32 can hold.
+        If `n_columns` is less than 1, or `nu` not a positive finite float32 number.
 
     References
     ----------
@@ -343,14 +341,14 @@ def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
 class _Anchored(Record):
     """``softplus(odds) + ν / N softplus(d)`` with ``odds = log(e^u + ν e^-positive)``, ``d = negative - log ν``.
 
-    The odds are ``u + softplus(-d) = log ν - positive + softplus(d)``, of which that is computed that adds little.
+    The odds are ``u + softplus(-d) = log ν - positive + softplus(d)``; the form with the smaller softplus is used.
     """
 
     columns: int
     nu: float
 
     def odds(self, row: RowStatistics) -> tuple[Array, Array, Array]:
-        """The odds against the positive, those against the anchor, and their softplus."""
+        """Log-odds against the positive, against the anchor, and their softplus."""
         xp = namespace_of(row.log_odds)
         nothing = xp.zeros_like(row.log_odds)
         log_nu = xp.log(nothing + self.nu)
@@ -376,15 +374,14 @@ class _Anchored(Record):
 
 
 def with_z_loss(factor: float) -> Objective:
-    """The cross-entropy of one positive plus a factor times the square of the log-sum-exp."""
+    """Cross-entropy of one positive plus a factor times the squared log-sum-exp."""
     return with_slopes(_WithSquare(factor), label="info_nce, z_loss")
 
 
 def of_all_scores(row: RowStatistics) -> tuple[Array, Array, Array]:
-    """Whether the negatives have more than the positive, the cross-entropy ``softplus(u)``, and the log-sum-exp L.
+    """Mask of u > 0, the cross-entropy ``softplus(u)``, and the log-sum-exp L.
 
-    L is ``positive + softplus(u)``, and ``negative + softplus(-u)`` where u > 0: of two terms of opposite signs nothing
-    cancels.
+    L is ``positive + softplus(u)``, or ``negative + softplus(-u)`` where u > 0, so that the softplus is at most log 2.
     """
     xp = namespace_of(row.log_odds)
     nothing = xp.zeros_like(row.log_odds)
@@ -404,7 +401,7 @@ class _WithSquare(Record):
         return entropy + log_sum * log_sum * self.factor
 
     def slopes(self, row: RowStatistics) -> Any:
-        """With ``s = sigmoid(u)``: of L by u s, or -(1 - s) where it is that of the negatives and the rest."""
+        """With ``s = sigmoid(u)``: L has slope s by u, or -(1 - s) where it is computed from the negatives."""
         many, _, log_sum = of_all_scores(row)
         xp = namespace_of(log_sum)
         nothing = xp.zeros_like(log_sum)

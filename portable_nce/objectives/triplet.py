@@ -1,4 +1,4 @@
-"""Objectives of triples: a positive is to be nearer than a negative, by a margin."""
+"""Triplet objective: a positive should be nearer than a negative by a margin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Triplet", "triplet"]
 
 
 class Triplet(Labelled):
-    """All triples of a row, or some: `mining` is the rule for positives, and that for negatives."""
+    """All or mined triples of a row; `mining` holds the rules for positives and negatives."""
 
     margin: Any
     mining: tuple[str, str]
@@ -21,8 +21,8 @@ class Triplet(Labelled):
     average: str
 
     @property
-    def label(self) -> str:  # type: ignore[override]  # is read alone
-        """What it is called."""
+    def label(self) -> str:  # type: ignore[override]  # read-only
+        """Name in `repr`."""
         names = [name for name, rules in _NAMED.items() if rules == self.mining]
         return f"triplet, {names[0] if names else f'{self.mining[0]} positives, {self.mining[1]} negatives'}"
 
@@ -34,7 +34,7 @@ def triplet(
     form: TripletForm = "margin",
     average: Averaging = "all",
 ) -> Triplet:
-    r"""Return the triplet objective: a positive is to be nearer than a negative, by a margin.
+    r"""Return the triplet objective: a positive should be nearer than a negative by a margin.
 
     .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad d_{ij} = -g_{ij}
 
@@ -43,17 +43,17 @@ def triplet(
     margin : float or array of one entry, default: 0.2
         Margin m.
     mining : {"batch_all", "batch_hard", "semi_hard"} or pair of str, default: "batch_all"
-        All triples of a row; only that of its farthest positive and its nearest negative; or every positive with the
-        nearest negative that is farther than it, and if there is none, with the farthest one (FaceNet's choice, as in
-        TensorFlow Addons). A pair names a rule for the positives and one for the negatives, as in
-        ``("easy", "semi_hard")``. The rules are ``"all"``; ``"hard"``, the farthest positive, or the nearest negative;
-        ``"easy"``, the nearest positive, or the farthest negative; and, on one side, ``"semi_hard"``: the nearest
-        negative that is farther than the positive (else the farthest), or the farthest positive that is nearer than the
-        negative (else the nearest). With form "margin", a negative that is farther by the margin costs nothing.
+        All triples of a row; the farthest positive with the nearest negative; or every positive with the nearest
+        negative that is farther than it, else with the farthest negative (FaceNet's choice, as in TensorFlow Addons). A
+        pair gives the rules for positives and negatives, as in ``("easy", "semi_hard")``. The rules are ``"all"``;
+        ``"hard"``, the farthest positive or the nearest negative; ``"easy"``, the nearest positive or the farthest
+        negative; and, on one side only, ``"semi_hard"``, the nearest negative that is farther than the positive (else
+        the farthest), or the farthest positive that is nearer than the negative (else the nearest). With form "margin",
+        a negative that is farther by the margin has no loss.
     form : {"margin", "soft"}, default: "margin"
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
-        Whether a mean is over all triples, or over those whose loss is not 0.
+        Whether the mean is over all triples, or over those whose loss is not 0.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def triplet(
     Raises
     ------
     ValueError
-        If an option is none of the values named.
+        If an option is not one of the listed values.
 
     References
     ----------
@@ -96,7 +96,7 @@ FORMS: tuple[TripletForm, ...] = get_args(TripletForm)
 
 
 def _rules(mining: Any) -> tuple[str, str]:
-    """The rules for positives and for negatives that a name or a pair means."""
+    """Rules for positives and negatives from a name or a pair."""
     if isinstance(mining, str) and mining in _NAMED:
         return _NAMED[mining]
     pair = isinstance(mining, tuple) and len(mining) == 2  # noqa: PLR2004  (a pair)
