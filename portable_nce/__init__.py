@@ -1,9 +1,8 @@
 """Noise-contrastive losses and mutual-information bounds, on any array library.
 
-The losses of embeddings are here, those of a score matrix in `from_scores`, bounds on mutual information in `bounds`,
-estimators of densities in `density`.
-Similarities, pairings and objectives can be combined freely by `contrast`; `value_and_grad` differentiates any
-function of arrays, also where the library cannot.
+Losses of embeddings are here, losses of a score matrix in `from_scores`, bounds on mutual information in `bounds`,
+estimators of densities in `density`. `contrast` combines similarities, pairings and objectives; `value_and_grad`
+differentiates any function of arrays, even if the library cannot.
 """
 
 from __future__ import annotations
@@ -114,10 +113,10 @@ _HOMES = {
     "_losses.views": "dcl dclw flat_nce hcl nt_xent",
     "similarities": "prepare",
 }
-"""The module of each public name that is no module itself. A module is imported when one of its names is first used."""
+"""Module of each public name that is not a module. A module is imported at the first use of one of its names."""
 
 
-if not TYPE_CHECKING:  # type checkers would take every name for one of the package
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name on first use."""

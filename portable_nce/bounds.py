@@ -1,16 +1,14 @@
-"""Bounds on mutual information, from a score matrix with the positives on the diagonal, in nats.
+"""Bounds on mutual information in nats, from a score matrix with the positives on the diagonal.
 
-Rows are K samples of one variable, columns N ≥ K samples of the other; columns beyond the rows are further negatives.
-Each docstring says whether the number is a lower bound, an upper bound or neither.
+Rows are K samples of one variable, columns N ≥ K samples of the other; extra columns are further negatives. Each
+docstring says whether the result is a lower bound, an upper bound or neither.
 
-Rows may have other positives, or see fewer columns: `positives` names the column of each row's, and a `mask` says which
-pairs take part. A row without a positive or without a negative does not count; K is the number of those that count, and
-N - 1 how many negatives a row has. A mean over the pairs i ≠ j is then the mean over the rows of the means over their
-negatives.
+`positives` gives the column of each row's positive, and `mask` the pairs to include. A row without a positive or
+without a negative does not count. With a mask, K is the number of rows that count and N - 1 the number of negatives of
+a row; a mean over pairs i ≠ j becomes the mean over rows of the means over their negatives.
 
-A score of -inf is a number here, and no mask as in `portable_nce.from_scores`: the pair stays in the counts K and N.
-Each docstring says what it gives. As a negative it adds 0 to a sum of exponentials; as a positive it makes most values
--inf.
+Unlike in `portable_nce.from_scores`, a score of -inf is not a mask: the pair stays in the counts K and N. As a negative
+it adds 0 to a sum of exponentials; as a positive it makes most results -inf, as each docstring says.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ __all__ = [
 
 FORMS: tuple[AnchorForm, ...] = get_args(AnchorForm)
 FEWEST_PAIRS = 4
-"""Pairs of which two halves have a negative each."""
+"""Smallest number of pairs whose halves have a negative each."""
 
 
 @explained
@@ -90,14 +88,14 @@ def info_nce(
     ----------
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
-        positive of -inf makes the bound -inf, except where all of its row is -inf: such a row is worth log N.
+        positive of -inf makes the bound -inf, unless its whole row is -inf: the term of such a row is log N.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -113,7 +111,7 @@ def info_nce(
 
     See Also
     --------
-    log_n_ceiling : The most that this bound can say.
+    log_n_ceiling : The largest possible value of this bound.
 
     References
     ----------
@@ -122,7 +120,7 @@ def info_nce(
 
     Examples
     --------
-    PyTorch, where a critic is trained to maximise the bound:
+    PyTorch, training a critic to maximise the bound:
 
     >>> import torch
     >>> import portable_nce as pnce
@@ -157,26 +155,25 @@ def info_nce_anchor(
     mask: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the bound or the estimate of InfoNCE with an anchor, whose best scores are the log ratios themselves.
+    r"""Return the bound or the estimate of InfoNCE with an anchor, whose optimal scores are the log ratios.
 
-    The scores are those of a classifier of n + 1 classes, n = N - 1. Of the n samples that it is shown with
-    :math:`x_i`, class k says that the k-th comes from the joint distribution and the others do not; in class 0, the
-    anchor, which is ν times as frequent as each other class, none does. With :math:`r = e^g`,
+    The scores define a classifier of n samples into n + 1 classes, n = N - 1. In class k, the k-th sample is from the
+    joint distribution with :math:`x_i`; in class 0, the anchor, none is. Class 0 has prior weight ν relative to each
+    other class. With :math:`r = e^g`,
 
     .. math:: A_i &= \frac1n \sum_{m \ne i} \log\Big(1 + \frac{\nu + \sum_{j \ne i, m} r_{ij}}{r_{ii}}\Big), \qquad
         B_i = \log\Big(1 + \frac1\nu \sum_{j \ne i} r_{ij}\Big), \\
         \hat I &= \Big(1 + \frac\nu n\Big) \log(n + \nu) - \frac\nu n \log \nu
         - \frac1K \sum_i \Big(A_i + \frac\nu n B_i\Big).
 
-    In class 0 the samples are the n negatives of a row. In the other classes they are the positive and n - 1 negatives;
-    the loss is the average over which one is left out. :math:`\hat I` is a constant minus the cross-entropy of the
-    classes, times :math:`1 + \nu / n`. Its expectation is largest where :math:`g(x, y) = \log p(y \mid x) / p(y)`,
-    without the function of x that InfoNCE leaves open. It is a lower bound in expectation, for any scores: the
-    information of the class is at most :math:`n / (n + \nu)` times the mutual information. Like the InfoNCE bound it
-    has a ceiling, the constant.
+    In class 0 the samples are the n negatives of a row. In the other classes they are the positive and n - 1 negatives,
+    averaged over the omitted one. :math:`\hat I` is a constant minus :math:`1 + \nu / n` times the cross-entropy. Its
+    expectation is largest for :math:`g(x, y) = \log p(y \mid x) / p(y)`, without InfoNCE's free function of x. It is a
+    lower bound in expectation, for any scores: the class carries at most :math:`n / (n + \nu)` times the mutual
+    information. Like the InfoNCE bound it has a ceiling, the constant.
 
-    The authors' estimate is the mean of the log ratios, which has no ceiling. It is no bound: adding 5 to every score
-    adds 5 nats to the estimate.
+    The authors' estimate, ``"plug_in"``, is the mean of the log ratios. It has no ceiling but is not a bound: adding 5
+    to every score adds 5 nats.
 
     Parameters
     ----------
@@ -184,18 +181,17 @@ def info_nce_anchor(
         Scores g of K rows against N ≥ K columns, positives on the diagonal: log ratios, in nats. A negative of -inf
         adds 0 to the sums. A positive of -inf makes the result -inf, with gradient 0 for ``"plug_in"``.
     nu : float, default: 1.0
-        Prior weight ν > 0 of class 0, relative to each of the others. Towards 0 the bound becomes `info_nce`'s of one
+        Prior weight ν > 0 of class 0, relative to each other class. As ν → 0 the bound becomes `info_nce` with one
         column less, and scores are determined only up to a function of x.
     form : {"bound", "plug_in"}, default: "bound"
-        The lower bound :math:`\hat I`, or the mean of the scores of the positives with the gradient of
-        :math:`\hat I`.
+        The lower bound :math:`\hat I`, or the mean score of the positives with the gradient of :math:`\hat I`.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -209,12 +205,12 @@ def info_nce_anchor(
         If `scores` is not a real floating-point array, or `nu` not a number.
     ValueError
         If `scores` is not a matrix with at least as many columns as rows, and at least two, `nu` not a positive finite
-        float32 number, or `form` not one of the two.
+        float32 number, or `form` not one of the listed values.
 
     See Also
     --------
-    portable_nce.objectives.info_nce_anchor : The loss, streamed, with all negatives beside the positive.
-    js : The case of one sample, n = 1, ν = 1, but for the constant 2 log 2.
+    portable_nce.objectives.info_nce_anchor : The streamed loss, with all negatives beside the positive.
+    js : The case n = 1, ν = 1, up to the constant 2 log 2.
 
     References
     ----------
@@ -252,14 +248,13 @@ def dual_critic(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
 ) -> ArrayT:
-    r"""Return the best dual critic of each row in closed form, for `dual`.
+    r"""Return the optimal dual critic of each row in closed form, for `dual`.
 
     .. math:: \hat u_i = \mathrm{lse}_{j \ne i}\, g_{ij} - g_{ii} - \log(N - 1), \qquad
         \hat u^\oplus_i = \mathrm{lse}_{j}\, g_{ij} - g_{ii} - \log N.
 
-    Plugged into `dual`, :math:`\hat u` gives the FlatNCE value, which is **not** a bound, since it uses the sampled
-    negatives. The negated mean of :math:`\hat u^\oplus` is the InfoNCE bound; plugged into `dual`, which leaves the
-    positive out, it gives another number.
+    In `dual`, :math:`\hat u` gives the FlatNCE value, which is **not** a bound, since it uses the sampled negatives.
+    The negated mean of :math:`\hat u^\oplus` is the InfoNCE bound, but not in `dual`, which leaves the positive out.
 
     Parameters
     ----------
@@ -270,10 +265,10 @@ def dual_critic(
     include_positive : bool, default: False
         Whether to return :math:`\hat u^\oplus`.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
 
     Returns
     -------
@@ -327,14 +322,14 @@ def dual(
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf, with an infinite gradient, or NaN if a negative of its row is -inf too.
     u : array, shape (K,)
-        Dual critic of each row, as learned, or from `dual_critic`.
+        Dual critic of each row, learned or from `dual_critic`.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -344,9 +339,9 @@ def dual(
     Raises
     ------
     TypeError
-        If an argument is not a real floating-point array, or of another library or dtype.
+        If an argument is not a real floating-point array, or has another library or dtype.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `u` does not fit.
+        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `u` has another shape.
 
     References
     ----------
@@ -368,7 +363,7 @@ def dual(
     check_shape("u", u, (pairs.scores.shape[0],))
     critic = upcast(xp, u)
     own = xp.expand_dims(pairs.positive(), axis=1)
-    # Term by term, so that an overflow is infinite and never NaN.
+    # Term by term, so that an overflow is inf and not NaN.
     return pairs.reduced(1.0 - critic - pairs.row_exp(pairs.scores - own - xp.expand_dims(critic, axis=1)), reduction)
 
 
@@ -387,9 +382,9 @@ def flo(
     .. math:: \hat I = -\frac1K \sum_i \big(u_i + R_i - 1\big), \qquad
         R_i = \frac{1}{N - 1} \sum_{j \ne i} e^{g_{ij} - g_{ii} - u_i},
 
-    where :math:`u_i = u(x_i, y_i)` is learned along with the scores. It is the mutual information in expectation if u
-    is minus the pointwise mutual information (PMI) and the scores are the PMI too, up to any function of x alone:
-    :math:`g(x, y) = \mathrm{PMI}(x, y) + c(x)`. With other scores it is smaller. The same function as `dual`.
+    where :math:`u_i = u(x_i, y_i)` is learned along with the scores. Its expectation is at most the mutual information,
+    with equality if u is minus the pointwise mutual information (PMI) and :math:`g(x, y) = \mathrm{PMI}(x, y) + c(x)`.
+    It equals `dual`.
 
     Parameters
     ----------
@@ -399,12 +394,12 @@ def flo(
     u : array, shape (K,)
         Critic u of the positive pairs.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -414,13 +409,13 @@ def flo(
     Raises
     ------
     TypeError
-        If an argument is not a real floating-point array, or of another library or dtype.
+        If an argument is not a real floating-point array, or has another library or dtype.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `u` does not fit.
+        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `u` has another shape.
 
     See Also
     --------
-    dual_critic : The best u in closed form, which does use the negatives.
+    dual_critic : The optimal u in closed form, which uses the negatives.
 
     References
     ----------
@@ -451,8 +446,8 @@ def fdv(
     .. math:: \hat I = \mathrm{sg}\big(\hat I_{\mathrm{InfoNCE}}\big) + \hat F - \mathrm{sg}\,\hat F, \qquad
         \hat F = -\frac1K \sum_i u_i
 
-    FlatNCE's gradient always pays for larger scores once they rank the positives first: bound the critic (a cosine over
-    a temperature), or it runs away.
+    Once positives rank first, FlatNCE's gradient keeps increasing the scores: use a bounded critic, such as a cosine
+    over a temperature.
 
     Parameters
     ----------
@@ -460,12 +455,12 @@ def fdv(
         Scores g of K rows against N ≥ K columns, positives on the diagonal. Values for -inf are those of `info_nce`;
         the gradient is 0 everywhere if a positive, or all negatives of a row, are -inf.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -499,11 +494,11 @@ def fdv(
 
 @explained
 def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
-    r"""Return the Donsker-Varadhan estimate: a lower bound in the population, on a finite batch neither.
+    r"""Return the Donsker-Varadhan estimate: a lower bound in the population, not on a finite batch.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \log \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}}
 
-    The logarithm of a sample mean makes it too large on average.
+    The logarithm of a sample mean biases it upwards.
 
     Parameters
     ----------
@@ -511,10 +506,10 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the estimate -inf; without a finite negative it is inf, and with both NaN.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
 
     Returns
     -------
@@ -530,7 +525,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
 
     See Also
     --------
-    mine : The same with a less biased gradient.
+    mine : The same value with a less biased gradient.
 
     References
     ----------
@@ -558,13 +553,13 @@ def mine(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
 ) -> tuple[ArrayT, ArrayT]:
-    r"""Return MINE's estimate, `dv` with the gradient of a moving average, and the new average.
+    r"""Return the MINE estimate (`dv` with the gradient of a moving average) and the new average.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \log \mathrm{mean}_{i,\, j \ne i}\, e^{g_{ij}}, \qquad
         \nabla \hat I = \frac1K \sum_i \nabla g_{ii} - \frac{\mathrm{mean}_{i,\, j \ne i}\,
         e^{g_{ij}} \nabla g_{ij}}{Z}, \qquad Z = (1 - r)\, Z_{\mathrm{old}} + r\, \mathrm{mean}\, e^{g_{ij}}
 
-    A lower bound in the population, on a finite batch neither. The average is kept as its logarithm.
+    A lower bound in the population, not on a finite batch. The average is stored as its logarithm.
 
     Parameters
     ----------
@@ -573,29 +568,28 @@ def mine(
         positive of -inf makes the estimate -inf, with gradient 0; without a finite negative it is inf, and with both
         NaN.
     log_mean : float or array of one entry, optional
-        Logarithm of the moving average so far; at the first step None, which takes the batch's.
+        Logarithm of the moving average so far; None at the first step uses the batch's.
     rate : float, default: 0.01
-        Share r of the batch in the new average, in (0, 1].
+        Weight r of the batch in the new average, in (0, 1].
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
 
     Returns
     -------
     value : array
         Estimate in nats, 0-d, of the library, dtype and device of `scores`.
     log_mean : array
-        Logarithm of the new average, 0-d, without gradient. Where no row counts, it stays what it was (0 at the first
-        step).
+        Logarithm of the new average, 0-d, without gradient. Unchanged if no row counts (0 at the first step).
 
     Raises
     ------
     TypeError
         If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape does not fit, or `rate` is not in (0, 1].
+        If a shape is invalid, or `rate` is not in (0, 1].
 
     References
     ----------
@@ -645,8 +639,7 @@ def nwj(
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij} - 1}
 
-    The best scores are 1 + the logarithm of the density ratio. Its variance grows like the exponential of the mutual
-    information.
+    The optimal scores are 1 plus the log density ratio. The variance grows exponentially with the mutual information.
 
     Parameters
     ----------
@@ -654,12 +647,12 @@ def nwj(
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -680,7 +673,7 @@ def nwj(
 
     Examples
     --------
-    PyTorch, where a separable critic is trained to maximise the bound:
+    PyTorch, training a separable critic to maximise the bound:
 
     >>> import torch
     >>> import portable_nce as pnce
@@ -692,7 +685,7 @@ def nwj(
     >>> of_x.weight.grad.shape
     torch.Size([32, 20])
 
-    NumPy, with the best scores for Gaussians of correlation 0.8, whose mutual information is 0.51 nats:
+    NumPy, with the optimal scores for Gaussians of correlation 0.8 (mutual information 0.51 nats):
 
     >>> import numpy as np
     >>> x, noise = np.random.default_rng(0).standard_normal((2, 1024))
@@ -730,12 +723,12 @@ def tuba(
     log_baseline : float or array, shape (K,) or of one entry
         Logarithm of the baseline a of each row, a function of the row alone; differentiable if an array.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -783,8 +776,8 @@ def interpolated(
         - \mathrm{mean}_{i,\, j \ne i}\, e^{g_{ij} - b_{ii}}, \qquad
         b_{ij} = \log\Big(\frac{\alpha}{N - 1} \sum_{l \ne j} e^{g_{il}} + (1 - \alpha)\, a_i\Big)
 
-    A lower bound for any scores, α and baseline: the denominator of a sample is computed without that sample, which is
-    why the first mean leaves out one negative at a time.
+    A lower bound for any scores, α and baseline, since the denominator of a sample excludes that sample; so the first
+    mean leaves out one negative at a time.
 
     Parameters
     ----------
@@ -793,16 +786,16 @@ def interpolated(
         positive of -inf makes the bound -inf. It is NaN if a row has no finite score and α > 0, or fewer than two and
         α = 1.
     alpha : float
-        Weight α of the batch in the baseline, in [0, 1]: 0 is `tuba`, 1 is like `info_nce`.
+        Weight α of the batch in the baseline, in [0, 1]: 0 is `tuba`, 1 resembles `info_nce`.
     log_baseline : float or array, shape (K,) or of one entry
         Logarithm of the baseline a of each row, a function of the row alone; differentiable if an array.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -834,7 +827,7 @@ def interpolated(
     pairs, baseline = _with_baseline(scores, log_baseline, positives, mask)
     xp, scores = pairs.xp, pairs.scores
     column = xp.expand_dims(baseline, axis=1)
-    # Of each entry: the log-mean of the others in its row.
+    # For each entry, the log-mean of the other entries of its row.
     without = pairs.leave_one_out_sums(scores) - xp.expand_dims(pairs.log_number(), axis=1)
     if alpha == 1.0:
         mixed = without
@@ -857,12 +850,12 @@ def js(
     mask: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the Jensen-Shannon bound (f-GAN): of 2 JSD - 2 log 2 a lower bound, of mutual information none.
+    r"""Return the Jensen-Shannon bound (f-GAN): a lower bound on 2 JSD - 2 log 2, not on mutual information.
 
     .. math:: \hat J = -\frac1K \sum_i \log(1 + e^{-g_{ii}})
         - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} \log(1 + e^{g_{ij}})
 
-    Its best scores are the logarithm of the density ratio, and its gradient is bounded.
+    The optimal scores are the log density ratio; the gradient is bounded.
 
     Parameters
     ----------
@@ -870,12 +863,12 @@ def js(
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -891,7 +884,7 @@ def js(
 
     See Also
     --------
-    js_mi : An estimate of mutual information with this gradient.
+    js_mi : Estimate of mutual information with this gradient.
 
     References
     ----------
@@ -922,8 +915,8 @@ def js_mi(
 
     .. math:: \hat I = \frac1K \sum_i (g_{ii} + 1) - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}},
 
-    which is `nwj` of the scores plus 1, since those that are best for `js` are by 1 smaller than those for `nwj`. The
-    gradient is that of `js`.
+    that is, `nwj` of the scores plus 1, since the optimal scores of `nwj` are those of `js` plus 1. The gradient is
+    that of `js`.
 
     Parameters
     ----------
@@ -931,12 +924,12 @@ def js_mi(
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf, with gradient 0.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -981,22 +974,22 @@ def smile(
     .. math:: \hat I = \frac1K \sum_i g_{ii}
         - \log \mathrm{mean}_{i,\, j \ne i}\, e^{\max(\min(g_{ij},\, \tau),\, -\tau)}
 
-    with the gradient of `js`. Clipping the negatives trades variance for bias; without it, it is `dv` with that
+    with the gradient of `js`. Clipping the negatives trades variance for bias; without clipping, it is `dv` with this
     gradient.
 
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf is clipped like any
-        other, and adds 0 to the sum if `clip` is None. A positive of -inf makes the estimate -inf, with gradient 0;
-        with `clip` None, it is inf without a finite negative, and NaN with both.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf is clipped too; it adds
+        0 to the sum if `clip` is None. A positive of -inf makes the estimate -inf, with gradient 0; with `clip` None,
+        it is inf without a finite negative, and NaN with both.
     clip : float or None, default: 5.0
-        Limit τ > 0 of the negatives' scores; None clips none.
+        Limit τ > 0 of the negatives' scores; None disables clipping.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
 
     Returns
     -------
@@ -1043,21 +1036,21 @@ def club(
     .. math:: \hat I = \frac1K \sum_i L_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} L_{ij}, \qquad
         L_{ij} = \log p(y_j \mid x_i)
 
-    With a learned conditional it is neither. The negatives are the pairs j ≠ i, which makes it unbiased. In the paper's
-    equation 8 the mean over j includes the positive, j = i: that estimate is :math:`(N - 1) / N` of this one.
+    With a learned conditional it is neither. The negatives are the pairs j ≠ i, which makes it unbiased. The paper's
+    equation 8 includes j = i, which gives :math:`(N - 1) / N` times this estimate.
 
     Parameters
     ----------
     scores : array, shape (K, N)
-        Log-densities L of N ≥ K columns given each of K rows, positives on the diagonal. Log-densities are averaged as
-        they are: a negative of -inf makes the bound inf, a positive of -inf makes it -inf, and both make it NaN.
+        Log-densities L of N ≥ K columns given each of K rows, positives on the diagonal. A negative of -inf makes the
+        bound inf, a positive of -inf makes it -inf, and both make it NaN.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -1104,9 +1097,9 @@ def leave_one_out(
         Log-densities L of K columns given each of K rows, positives on the diagonal. A negative of -inf adds 0 to the
         sum. A positive of -inf makes the bound -inf; a column whose other entries are all -inf makes it inf.
     mask : array of bool, shape (K, K), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -1147,7 +1140,7 @@ def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> Arra
     Parameters
     ----------
     scores : array, shape (K,) or (K, N)
-        Log-densities :math:`\log q(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal. One of -inf
+        Log-densities :math:`\log q(y_i \mid x_i)` of the pairs, or a matrix with them on the diagonal. A value of -inf
         makes the bound -inf.
     entropy : float or array of one entry
         Entropy of Y in nats; differentiable if an array.
@@ -1190,12 +1183,12 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: Reduct
     Parameters
     ----------
     scores : array, shape (K,) or (K, N)
-        Log-densities :math:`\log p(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal. One of -inf
+        Log-densities :math:`\log p(y_i \mid x_i)` of the pairs, or a matrix with them on the diagonal. A value of -inf
         makes the bound -inf.
     log_marginal : array, shape (K,)
         Log-densities :math:`\log r(y_i)`.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
+        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
 
     Returns
     -------
@@ -1234,33 +1227,31 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: Reduct
 def standard_error(bound: Callable[..., Any], scores: ArrayOf[ArrayT], /, *, groups: int = 64) -> ArrayT:
     r"""Return the standard error of a bound, by the jackknife over pairs.
 
-    Every y serves as a negative of every x, so that the rows of a score matrix depend on one another. The standard
-    deviation of the row terms divided by √K leaves out what a pair adds as a column. Here groups of pairs are deleted,
-    each as rows *and* as columns. With :math:`\hat I` of all K pairs and :math:`\hat I_{-g}` without the :math:`m_g`
-    pairs of group g of G,
+    Every y is a negative of every x, so the rows of a score matrix are dependent, and the standard deviation of the row
+    terms over √K ignores the effect of a pair as a column. Here groups of pairs are deleted both as rows *and* as
+    columns. With :math:`\hat I` of all K pairs and :math:`\hat I_{-g}` without the :math:`m_g` pairs of group g of G,
 
     .. math:: e_g = (K - m_g) (\hat I - \hat I_{-g}), \qquad
         \mathrm{SE} = \frac1K \sqrt{\frac{G}{G - 1} \sum_g (e_g - \bar e)^2}.
 
-    This estimates the standard deviation of the bound over sets of K pairs, for a critic that was trained on other
-    pairs. The bound is evaluated G + 1 times.
+    It estimates the standard deviation of the bound over sets of K pairs, for a critic trained on other pairs. The
+    bound is evaluated G + 1 times.
 
     Parameters
     ----------
     bound : function
-        A bound of this module with the option `mask`, or another function ``bound(scores, mask=mask)`` to one number.
-        Further arguments are given by a lambda: ``lambda scores, **mask: dual(scores, u, **mask)``.
+        A bound of this module with the option `mask`, or a function ``bound(scores, mask=mask)`` that returns one
+        number. Bind further arguments by a lambda: ``lambda scores, **mask: dual(scores, u, **mask)``.
     scores : array, shape (K, K)
         Scores of K ≥ 4 pairs, positives on the diagonal.
     groups : int, default: 64
-        Number G ≥ 2 of groups of neighbouring pairs; K if that is less, which deletes one pair at a time. Pairs that
-        depend on their neighbours, as in a time series, need long groups. The standard error has a relative error of
-        about :math:`1 / \sqrt{2 G}`.
+        Number G ≥ 2 of groups of neighbouring pairs, at most K. Pairs that depend on their neighbours, as in a time
+        series, need long groups. The standard error has a relative error of about :math:`1 / \sqrt{2 G}`.
 
     Returns
     -------
     array
-        Standard error in nats, 0-d, of the library, dtype and device of `scores`; inf where a bound is infinite.
+        Standard error in nats, 0-d, of the library, dtype and device of `scores`; inf if a bound is infinite.
 
     Raises
     ------
@@ -1327,12 +1318,12 @@ def log_n_ceiling(
     Parameters
     ----------
     scores : array, shape (K, N), or int
-        Score matrix, or its number of columns N, the positive included.
+        Score matrix, or its number of columns N, positive included.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
-        positive into column 0 and pass zeros.
+        Column of each row's positive; the diagonal by default. For separate negatives per row, put the positive into
+        column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. See `portable_nce.bounds` for what they change.
+        Pairs to include; all by default. See `portable_nce.bounds` for the effect on the counts.
 
     Returns
     -------
@@ -1375,24 +1366,24 @@ def log_n_ceiling(
 
 
 def anchored_losses(pairs: Pairs, log_nu: Array) -> tuple[Array, Array]:
-    """The terms A and B of `info_nce_anchor` for each row, from the logarithm (K,) of the anchor's prior weight ν."""
+    """Terms A and B of `info_nce_anchor` for each row, from the logarithm (K,) of the anchor's prior weight ν."""
     xp, own, off = pairs.xp, pairs.own, pairs.off
     positive = pairs.positive()
-    # ν in the place of the positive: what is left of a row without one of its entries are the sums of both classes.
+    # With ν in place of the positive, the leave-one-out sums of a row are the sums of both classes.
     sums = pairs.leave_one_out_sums(xp.where(own, xp.expand_dims(log_nu, axis=1), pairs.scores))
     odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), xp.zeros_like(sums))
     return pairs.over_negatives(softplus(xp, odds)), softplus(xp, pairs.at_positive(sums) - log_nu)
 
 
 def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
-    """The losses of rows by InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
+    """Row losses of InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
     xp, nothing = pairs.xp, pairs.xp.zeros_like(pairs.positive())
     paired, anchored = anchored_losses(pairs, log_of(xp, nu, nothing))
     return paired + (nothing + nu) / pairs.number * anchored
 
 
 def _one_number(value: Any) -> Array:
-    """The value of a bound, checked to be one number."""
+    """Value of a bound, checked to be one number."""
     if not is_array(value) or tuple(value.shape):
         found = f"shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
         raise ValueError(f"bound: expected a function of scores and mask to one number, got {found}")
@@ -1402,7 +1393,7 @@ def _one_number(value: Any) -> Array:
 def _with_baseline(
     scores: Array, log_baseline: Any, positives: Array | None, mask: Array | None
 ) -> tuple[Pairs, Array]:
-    """The checked scores, and the baseline of each row."""
+    """Checked scores, and the baseline of each row."""
     _, scores, log_baseline = enter_parameter(scores, log_baseline=log_baseline)
     pairs = Pairs.of(scores, positives, mask)
     xp = pairs.xp
@@ -1415,7 +1406,7 @@ def _with_baseline(
 
 
 def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
-    """The numbers of the pairs, given alone or on the diagonal of a matrix."""
+    """Entries of the pairs, from an array (K,) or the diagonal of a matrix."""
     if len(scores.shape) != 1:
         pairs = Pairs.of(scores, None, None, least=1)
         return pairs.xp, pairs.positive(), pairs.dtype
@@ -1431,7 +1422,7 @@ def _js(pairs: Pairs) -> Array:
 
 
 def _log_add(xp: Namespace, a: Array, b: Array) -> Array:
-    """``log(exp(a) + exp(b))``; one of the two may be -inf."""
+    """``log(exp(a) + exp(b))``; one argument may be -inf."""
     larger = a > b
     top = xp.where(larger, a, b)
     return top + xp.log1p(xp.exp(xp.where(larger, b, a) - top))

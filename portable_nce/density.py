@@ -1,34 +1,32 @@
-r"""Estimating a conditional density p(x | c) from samples and noise.
+r"""Estimation of a conditional density p(x | c) from samples and noise.
 
-``s(x, c)`` is a model's unnormalised log-probability of ``x`` in the context ``c``, and ``q`` the density that noise is
-drawn from; both densities are with respect to the same measure. Sampling is the caller's, and so are the noise's
-log-densities. What each loss has its optimum at:
+``s(x, c)`` is a model's unnormalised log-probability of ``x`` in the context ``c``, and ``q`` the noise density, with
+respect to the same measure. The caller draws the noise and computes its log-densities. The optimum of each loss:
 
 ==================== ==========================================================================
-loss                 best scores
+loss                 optimal scores
 ==================== ==========================================================================
-`local_nce`          :math:`\log p(x \mid c)`: normalised by itself
+`local_nce`          :math:`\log p(x \mid c)`, self-normalised
 `ranking_nce`        :math:`\log p(x \mid c)` plus any function of the context
-`info_nce_anchor`    :math:`\log p(x \mid c)`: normalised by itself
+`info_nce_anchor`    :math:`\log p(x \mid c)`, self-normalised
 `negative_sampling`  :math:`\log p(x \mid c) - \log q(x) - \log k`
 `sampled_softmax`    :math:`\log p(x \mid c)` plus any function of the context, as k grows
 `full_softmax`       :math:`\log p(x \mid c)` plus any function of the context
-`linear_softmax`     the same, of embeddings and the weights of a layer
+`linear_softmax`     as `full_softmax`, for embeddings and a linear layer
 `nre_a`, `nre_c`     :math:`\log p(x \mid c) - \log q(x)`
 `nre_b`              :math:`\log p(x \mid c) - \log q(x)` plus any function of the context
 ==================== ==========================================================================
 
-A score of -inf is a probability of 0. A noise sample of that score adds 0 to the loss or to the sum, and still counts
-in k; to leave it out of k as well, use `mask`. Data of that score have infinite loss, with a finite gradient.
-`full_softmax` alone takes -inf for a mask, as the losses of `portable_nce.from_scores` do.
+A score of -inf is a probability of 0. A noise sample of score -inf adds 0 to the loss or to the sum, and still counts
+in k; use `mask` to exclude it from k. Data of score -inf have infinite loss, with a finite gradient. Only
+`full_softmax` treats -inf as a mask, as `portable_nce.from_scores` does.
 
-A context that a mask leaves without samples has the loss that its formula gives for k = 0, and counts in a mean: it is
-0 in `local_nce` and `ranking_nce`, as that of a row without negatives in InfoNCE. Where the formula divides by k, or is
-the logarithm of an empty sum, there is no value, and the context does not count: in `info_nce_anchor`, `nre_a`, `nre_c`
-and `balance_penalty`, and in `sampled_softmax` without `include_positive`.
+A context without samples has the loss of k = 0 and counts in a mean: 0 in `local_nce` and `ranking_nce`, as for a row
+without negatives in InfoNCE. It does not count if the formula divides by k or takes the logarithm of an empty sum: in
+`info_nce_anchor`, `nre_a`, `nre_c` and `balance_penalty`, and in `sampled_softmax` without `include_positive`.
 
 `nre_a`, `nre_b` and `nre_c` are losses of simulation-based inference: x are the parameters of a simulator, c is its
-output, q the prior.
+output, and q the prior.
 """
 
 from __future__ import annotations
@@ -91,13 +89,12 @@ def local_nce(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the loss of local (binary) noise-contrastive estimation: data or noise, decided sample by sample.
+    r"""Return the loss of local (binary) noise-contrastive estimation: each sample is classified as data or noise.
 
     .. math:: \ell_i = \log(1 + e^{-\Delta_i}) + \sum_{j=1}^k \log(1 + e^{\Delta_{ij}}), \qquad
         \Delta = s - \log k - \log q
 
-    Its optimum is :math:`s = \log p(x \mid c)`, normalised by itself; as k grows its gradient tends to
-    :math:`e^s - p`.
+    Its optimum is :math:`s = \log p(x \mid c)`, self-normalised; as k grows its gradient tends to :math:`e^s - p`.
 
     Parameters
     ----------
@@ -106,12 +103,12 @@ def local_nce(
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the loss, and counts in k.
     data_log_q : float or array, shape (N,)
-        Log-density of the noise distribution at the data; a number where it is uniform.
+        Log-density of the noise at the data; a number if uniform.
     noise_log_q : float or array, shape (N, k) or (k,)
-        Log-density of the noise distribution at the samples.
+        Log-density of the noise at the samples.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. Their number in a context is its k; a context without any has loss 0, and
-        counts.
+        Samples to include; all by default. Their number is the context's k; a context without samples counts, with loss
+        0.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -159,12 +156,12 @@ def negative_sampling(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the loss of negative sampling (word2vec): local NCE that leaves the noise's density out.
+    r"""Return the loss of negative sampling (word2vec): local NCE without the noise density.
 
     .. math:: \ell_i = \log(1 + e^{-s_i}) + \sum_{j=1}^k \log(1 + e^{s_{ij}})
 
-    It is `local_nce` exactly where :math:`k\, q(x) = 1` for every x; otherwise its optimum is
-    :math:`\log p(x \mid c) - \log q(x) - \log k`, and no density.
+    It equals `local_nce` if :math:`k\, q(x) = 1` for every x; otherwise its optimum,
+    :math:`\log p(x \mid c) - \log q(x) - \log k`, is not a density.
 
     Parameters
     ----------
@@ -173,7 +170,7 @@ def negative_sampling(
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the loss.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. A context without any has the loss of its data alone, and counts.
+        Samples to include; all by default. A context without samples counts, with the loss of its data alone.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -224,7 +221,7 @@ def ranking_nce(
         \bar s = s - \log q
 
     Its optimum is :math:`\log p(x \mid c)` plus any function of the context; as k grows its gradient tends to that of
-    `full_softmax`. Without the densities it is InfoNCE, whose optimum is :math:`\log p / q` plus any function of the
+    `full_softmax`. Without densities it is InfoNCE, whose optimum is :math:`\log p / q` plus any function of the
     context.
 
     Parameters
@@ -235,12 +232,11 @@ def ranking_nce(
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the sum.
     data_log_q : float or array, shape (N,), optional
-        Log-density of the noise distribution at the data; a number where it is uniform. None, for
-        both, leaves the correction out.
+        Log-density of the noise at the data; a number if uniform. None for both applies no correction.
     noise_log_q : float or array, shape (N, k) or (k,), optional
-        Log-density of the noise distribution at the samples.
+        Log-density of the noise at the samples.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. A context without any has loss 0, and counts.
+        Samples to include; all by default. A context without samples counts, with loss 0.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -266,7 +262,7 @@ def ranking_nce(
 
     Examples
     --------
-    PyTorch, with a language model of 1000 words and 64 words of noise for each context:
+    PyTorch, with a language model of 1000 words and 64 noise words per context:
 
     >>> import torch
     >>> import portable_nce as pnce
@@ -279,7 +275,7 @@ def ranking_nce(
     >>> logits.grad.shape
     torch.Size([256, 1000])
 
-    NumPy, where data and model are standard normal, and the noise is twice as wide:
+    NumPy; data and model are standard normal, and the noise is twice as wide:
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -312,16 +308,16 @@ def info_nce_anchor(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the loss of ranking noise-contrastive estimation with an anchor, which needs no normalisation.
+    r"""Return the ranking NCE loss with an anchor, whose optimum is self-normalised.
 
     With k samples and the ratios :math:`r = e^s / q` of the data and of the samples,
 
     .. math:: \ell_i = \frac1k \sum_{m=1}^k \log\Big(1 + \frac{\nu + \sum_{j \ne m} r_{ij}}{r_i}\Big)
         + \frac\nu k \log\Big(1 + \frac1\nu \sum_{j=1}^k r_{ij}\Big).
 
-    It is the cross-entropy of k + 1 classes: which of k samples is the data, as in `ranking_nce`, or, in the class
-    of prior weight ν, the anchor, that none is. Its optimum is :math:`s = \log p(x \mid c)`: the anchor fixes the
-    function of the context that ranking leaves open. With k = 1 and ν = 1 it is `local_nce`.
+    It is the cross-entropy of k + 1 classes: which of k samples is the data, as in `ranking_nce`, or that none is (the
+    anchor, of prior weight ν). Its optimum is :math:`s = \log p(x \mid c)`: the anchor fixes the function of the
+    context that ranking leaves free. With k = 1 and ν = 1 it is `local_nce`.
 
     Parameters
     ----------
@@ -330,15 +326,14 @@ def info_nce_anchor(
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the sums, and counts in k.
     data_log_q : float or array, shape (N,)
-        Log-density of the noise distribution at the data; a number where it is uniform.
+        Log-density of the noise at the data; a number if uniform.
     noise_log_q : float or array, shape (N, k) or (k,)
-        Log-density of the noise distribution at the samples.
+        Log-density of the noise at the samples.
     nu : float, default: 1.0
-        Prior weight ν > 0 of the anchor, relative to each other class. Towards 0 the loss becomes `ranking_nce`'s of
-        k - 1 samples.
+        Prior weight ν > 0 of the anchor, relative to each other class. As ν → 0 the loss becomes `ranking_nce` with k -
+        1 samples.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. Their number in a context is its k; a context without any has no loss, which
-        is a mean over them, and does not count.
+        Samples to include; all by default. Their number is the context's k; a context without samples does not count.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -358,7 +353,7 @@ def info_nce_anchor(
 
     See Also
     --------
-    portable_nce.bounds.info_nce_anchor : A constant minus the same, of a score matrix: a bound on mutual information.
+    portable_nce.bounds.info_nce_anchor : A constant minus this loss of a score matrix: a bound on mutual information.
 
     References
     ----------
@@ -388,22 +383,22 @@ def nre_a(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the loss of binary neural ratio estimation (NRE-A): parameters of a simulation, or drawn from the prior.
+    r"""Return the loss of binary neural ratio estimation (NRE-A): true parameters against draws from the prior.
 
     .. math:: \ell_i = \tfrac12 \log(1 + e^{-s_i}) + \frac{1}{2k} \sum_{j=1}^k \log(1 + e^{s_{ij}})
 
-    Both classes have weight 1/2 for every k. Its optimum is the log ratio of likelihood and evidence,
-    :math:`s = \log p(x \mid c) / q(x)`, where c is a simulation, x its parameters, and q their prior.
+    Both classes have weight 1/2 for every k. Its optimum is the log likelihood-to-evidence ratio,
+    :math:`s = \log p(x \mid c) / q(x)`, for a simulation c, parameters x and their prior q.
 
     Parameters
     ----------
     data_scores : array, shape (N,)
-        Scores s of N simulations, each with the parameters that it was made with. A score of -inf makes the loss inf.
+        Scores s of N simulations with their parameters. A score of -inf makes the loss inf.
     noise_scores : array, shape (N, k)
         Scores of each simulation with k parameters drawn from the prior. A sample of score -inf adds nothing to the
         loss, and counts in k.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. A simulation without any does not count.
+        Samples to include; all by default. A simulation without samples does not count.
     weights : array, shape (N,), optional
         Weights of the simulations.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -423,7 +418,7 @@ def nre_a(
 
     See Also
     --------
-    balance_penalty : A term that makes the estimate conservative.
+    balance_penalty : Makes the estimate conservative.
 
     References
     ----------
@@ -453,23 +448,23 @@ def nre_b(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the loss of neural ratio estimation by ranking (NRE-B): which of k + 1 parameters are of the simulation.
+    r"""Return the loss of neural ratio estimation by ranking (NRE-B): which of k + 1 parameters is the true one.
 
     .. math:: \ell_i = \log\Big(1 + \sum_{j=1}^k e^{s_{ij} - s_i}\Big)
 
     Its optimum is :math:`s = \log p(x \mid c) / q(x)` plus any function of the simulation c. It is `ranking_nce`
-    without densities, and InfoNCE with the parameters of the simulation among the k + 1 "atoms".
+    without densities, that is, InfoNCE with k + 1 "atoms".
 
     Parameters
     ----------
     data_scores : array, shape (N,)
-        Scores s of N simulations, each with the parameters that it was made with. A score of -inf makes the loss inf,
-        unless no sample has a finite score: then it is 0.
+        Scores s of N simulations with their parameters. A score of -inf makes the loss inf, unless no sample has a
+        finite score: then it is 0.
     noise_scores : array, shape (N, k)
         Scores of each simulation with k parameters drawn from the prior. A sample of score -inf adds nothing to the
         sum.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. A simulation without any has loss 0, and counts.
+        Samples to include; all by default. A simulation without samples counts, with loss 0.
     weights : array, shape (N,), optional
         Weights of the simulations.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -489,7 +484,7 @@ def nre_b(
 
     See Also
     --------
-    nre_c : The same with an anchor class, which fixes the function of the simulation.
+    nre_c : Ranking with an anchor class, which fixes the function of the simulation.
 
     References
     ----------
@@ -525,26 +520,25 @@ def nre_c(
         \log\Big(1 + \frac{k / \gamma + \sum_{j \ne m} r_{ij}}{r_i}\Big)
         + \frac{1}{1 + \gamma} \log\Big(1 + \frac{\gamma}{k} \sum_{j=1}^k r_{ij}\Big).
 
-    The classes are: one of K = k parameters belongs to the simulation (the first term), or none does (the second). In
-    the first, the simulation's parameters stand in the place of one of the samples; the loss is the mean over all
-    places, which is the paper's in expectation, with less variance. Its optimum is
-    :math:`s = \log p(x \mid c) / q(x)`, without a free function of the simulation.
+    One of K = k parameters belongs to the simulation (first term), or none does (second term). In the first term the
+    simulation's parameters replace one of the samples; the loss averages over all replacements, which equals the
+    paper's loss in expectation, with less variance. Its optimum is :math:`s = \log p(x \mid c) / q(x)`, without a free
+    function of the simulation.
 
-    With k = 1 and γ = 1 it is `nre_a`. For γ → ∞, it is the mean of `nre_b` with k - 1 samples, each left out in turn:
-    the anchor is gone, and a function of the simulation is free. It is :math:`\gamma / (1 + \gamma)` times
-    `info_nce_anchor` with ν = k / γ and q = 1.
+    With k = 1 and γ = 1 it is `nre_a`. For γ → ∞ the anchor vanishes, and it is the mean of `nre_b` over the choices of
+    k - 1 samples. It is :math:`\gamma / (1 + \gamma)` times `info_nce_anchor` with ν = k / γ and q = 1.
 
     Parameters
     ----------
     data_scores : array, shape (N,)
-        Scores s of N simulations, each with the parameters that it was made with. A score of -inf makes the loss inf.
+        Scores s of N simulations with their parameters. A score of -inf makes the loss inf.
     noise_scores : array, shape (N, k)
         Scores of each simulation with k parameters drawn from the prior. A sample of score -inf adds nothing to the
         sums, and counts in k.
     gamma : float, default: 1.0
         Odds γ > 0 that a parameter belongs to the simulation; `math.inf` is exact.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. Their number for a simulation is its k; a simulation without any does not
+        Samples to include; all by default. Their number is the simulation's k; a simulation without samples does not
         count.
     weights : array, shape (N,), optional
         Weights of the simulations.
@@ -581,7 +575,7 @@ def nre_c(
     given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
     xp, pairs = given.xp, given.as_pairs(given.data, given.noise)
     nothing = xp.zeros_like(given.data)
-    # ν = k / γ. For γ = ∞ its logarithm is lower than any score, so that its exponential is 0 beside each.
+    # ν = k / γ. For γ = ∞, log ν is below any score, so that its exponential is negligible.
     log_nu = nothing - _LOWEST if gamma == math.inf else pairs.log_number() - xp.log(nothing + gamma)
     paired, anchored = anchored_losses(pairs, log_nu)
     losses = paired if gamma == math.inf else (paired * gamma + anchored) / (1.0 + gamma)
@@ -600,20 +594,20 @@ def balance_penalty(
 
     .. math:: \Big(\operatorname{mean}_i \Big[\sigma(s_i) + \frac1k \sum_{j=1}^k \sigma(s_{ij})\Big] - 1\Big)^2
 
-    The best classifier is balanced: the penalty of the best scores of `nre_a` and `nre_c` is 0 in expectation. Added to
-    one of these losses with a weight, often 100, it makes classifiers less confident on average than the best one,
-    ``nre_a(data_scores, noise_scores) + 100.0 * balance_penalty(data_scores, noise_scores)``.
+    The optimal classifier is balanced: for the optimal scores of `nre_a` and `nre_c`, the penalty is 0 in expectation.
+    Added with a weight, often 100, it makes classifiers less confident on average: ``nre_a(data_scores, noise_scores) +
+    100.0 * balance_penalty(data_scores, noise_scores)``.
 
     Parameters
     ----------
     data_scores : array, shape (N,)
-        Scores s of N simulations, each with the parameters that it was made with.
+        Scores s of N simulations with their parameters.
     noise_scores : array, shape (N, k)
         Scores of each simulation with k parameters drawn from the prior.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. A simulation without any does not count.
+        Samples to include; all by default. A simulation without samples does not count.
     weights : array, shape (N,), optional
-        Weights of the simulations in the mean.
+        Weights of the simulations.
 
     Returns
     -------
@@ -642,7 +636,7 @@ def balance_penalty(
     """
     given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights)
     xp = given.xp
-    # σ(s) - 1 = -σ(-s): of a good classifier, both terms are small, and nothing is subtracted from 1.
+    # σ(s) - 1 = -σ(-s) avoids cancellation: for a good classifier both terms are small.
     noise_mean, counted = given.mean(sigmoid(xp, given.masked(given.noise)))
     excess = Reduction("mean", given.weights).of_values(noise_mean - sigmoid(xp, -given.data), counted)
     return finish(xp, excess * excess, given.dtype, "mean")
@@ -655,22 +649,22 @@ def log_partition(
 
     .. math:: \log \hat Z = \mathrm{lse}_{j=1}^k (s_j - \log q_j) - \log k
 
-    The estimate of Z is unbiased; its logarithm is too small on average.
+    The estimate of Z is unbiased; its logarithm is biased downwards.
 
     Parameters
     ----------
     noise_scores : array, shape (N, k)
-        Scores s of k samples for each context. One of -inf adds nothing to the sum, and counts in k.
+        Scores s of k samples for each context. A score of -inf adds nothing to the sum, and counts in k.
     noise_log_q : float or array, shape (N, k) or (k,)
-        Log-density of the distribution that they were drawn from.
+        Log-density of the distribution that the samples were drawn from.
     mask : array of bool, shape (N, k), optional
-        Samples to include; all by default. The mean is over those.
+        Samples to include in the mean; all by default.
 
     Returns
     -------
     array
         Logarithm of the partition function in nats, shape (N,), of the library, dtype and device of `noise_scores`;
-        -inf where no sample takes part or all have a score of -inf.
+        -inf without samples, or if all scores are -inf.
 
     Raises
     ------
@@ -711,8 +705,8 @@ def sampled_softmax(
 
     .. math:: \ell_i = \log \hat Z_i - s_i, \qquad \log \hat Z_i = \mathrm{lse}_j (s_{ij} - \log q_{ij}) - \log k
 
-    With `include_positive` the data stand among the samples, k + 1 in all, and the gradient is that of `ranking_nce`.
-    **Without it, the loss has no lower bound**: the model can raise the scores of the data alone; and a context without
+    With `include_positive` the data are among the k + 1 samples, and the gradient is that of `ranking_nce`. **Without
+    it, the loss has no lower bound**, since the model can raise the scores of the data alone, and a context without
     samples does not count.
 
     Parameters
@@ -721,14 +715,14 @@ def sampled_softmax(
         Scores s of the data, one for each context: unnormalised log-probabilities. A score of -inf makes the loss inf,
         unless no sample has a finite score.
     noise_scores : array, shape (N, k)
-        Scores of k noise samples for each context. A sample of score -inf adds nothing to the sum, and counts in k.
-        With no finite score among the samples, the loss of a context is :math:`-\log q - \log(k + 1)`, or without
+        Scores of k noise samples for each context. A sample of score -inf adds nothing to the sum, and counts in k. If
+        no sample has a finite score, the loss of the context is :math:`-\log q - \log(k + 1)`; without
         `include_positive` the context does not count.
     data_log_q : float or array, shape (N,), or None
-        Log-density of the noise distribution at the data; a number where it is uniform. Not used
-        without `include_positive`, where it may be None.
+        Log-density of the noise at the data; a number if uniform. Unused without `include_positive`, when it may be
+        None.
     noise_log_q : float or array, shape (N, k) or (k,)
-        Log-density of the noise distribution at the samples.
+        Log-density of the noise at the samples.
     include_positive : bool, default: True
         Whether the data are among the samples.
     mask : array of bool, shape (N, k), optional
@@ -774,8 +768,9 @@ def sampled_softmax(
     if not include_positive:
         log_z = xp.where(some, given.log_mean(sums), data)
         return given.reduced(log_z - data, some)
-    # log(e^L + e^(s - log q)) - s with the log-odds u = L - (s - log q) of the samples is softplus(u) - log q, and also
-    # softplus(-u) + L - s: of the slopes sigmoid(u) - 1 by log q and sigmoid(-u) - 1 by s neither is to cancel.
+    # log(e^L + e^(s - log q)) - s with the log-odds u = L - (s - log q) of the samples is softplus(u) - log q and
+    # softplus(-u) + L - s: the form is chosen so that neither slope, sigmoid(u) - 1 by log q or sigmoid(-u) - 1 by s,
+    # cancels.
     log_q = xp.zeros_like(data) + given.data_q
     top = xp.where(some, sums.top, xp.zeros_like(data))
     rest_of_sum = sums.log_total(xp)
@@ -805,8 +800,8 @@ def full_softmax(
         Scores s of all V values of x, for each context. A score of -inf masks its value; a context whose target is
         masked does not count.
     targets : array of int, shape (N,)
-        The value found in each context, from 0 to V - 1. Out-of-range indices raise for NumPy and eager PyTorch CPU
-        tensors; elsewhere such a context does not count.
+        Index of the observed value of each context, from 0 to V - 1. Out-of-range indices raise for NumPy and eager
+        PyTorch CPU tensors; elsewhere such a context does not count.
     mask : array of bool, shape (N, V), optional
         Values to include; all by default.
     weights : array, shape (N,), optional
@@ -845,17 +840,17 @@ def full_softmax(
 
 
 def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> ArrayT:
-    r"""Return the log-probabilities that a ranking or InfoNCE score without correction means.
+    r"""Return the log-probabilities implied by ranking or InfoNCE scores without correction.
 
     .. math:: \log p(x \mid c) = g(x, c) + \log q(x) - \mathrm{lse}_{x'}\big(g(x', c) + \log q(x')\big)
 
     Parameters
     ----------
     scores : array, shape (N, V)
-        Scores g of all V values of x, for each context. One of -inf has log-probability -inf; where all are, all
-        log-probabilities of the context are -inf.
+        Scores g of all V values of x, for each context. A score of -inf has log-probability -inf; if all are -inf, so
+        are all log-probabilities of the context.
     log_q : float or array, shape (V,) or (N, V)
-        Log-density of the noise that they were trained against; a number where it is uniform.
+        Log-density of the noise in training; a number if uniform.
 
     Returns
     -------
@@ -890,7 +885,7 @@ def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> Arr
 
 
 class SelfNormalization(NamedTuple):
-    """How far a model is from being normalised by itself; 0-d arrays.
+    """Deviation of a model from self-normalisation; 0-d arrays.
 
     Attributes
     ----------
@@ -899,7 +894,7 @@ class SelfNormalization(NamedTuple):
     std : array
         Standard deviation of log Z over the contexts, in nats.
     effective_sample_size : array
-        Mean number of samples that carry the estimate; the number of values where Z is exact.
+        Mean effective number of samples; the number of values if Z is exact.
     """
 
     mean: Array
@@ -915,16 +910,16 @@ def self_normalization(
     .. math:: \log Z_c = \mathrm{lse}_x\, s(x, c) \qquad \text{or} \qquad
         \log \hat Z_c = \mathrm{lse}_j (s_{cj} - \log q_{cj}) - \log k,
 
-    with the effective sample size :math:`(\sum_j w_j)^2 / \sum_j w_j^2` of the weights :math:`w = e^s / q`. A
-    context in which nothing takes part does not count.
+    with the effective sample size :math:`(\sum_j w_j)^2 / \sum_j w_j^2` of the weights :math:`w = e^s / q`. A context
+    whose entries are all masked does not count.
 
     Parameters
     ----------
     scores : array, shape (N, V) or (N, k)
-        Scores of all V values for each context; with `log_q`, of k samples. One of -inf adds nothing to Z, and counts
-        in k and, without `log_q`, in the effective sample size; a context of these alone does not count.
+        Scores of all V values for each context; with `log_q`, of k samples. A score of -inf adds nothing to Z, and
+        counts in k and, without `log_q`, in the effective sample size; a context with only such scores does not count.
     log_q : float or array, shape (N, k) or (k,), optional
-        Log-density of the distribution that the samples were drawn from; None if the scores are of all values.
+        Log-density of the distribution that the samples were drawn from; None if `scores` covers all values.
     mask : array of bool, shape (N, V) or (N, k), optional
         Values or samples to include; all by default.
 
@@ -971,7 +966,7 @@ def self_normalization(
 
 
 class _Checked(NamedTuple):
-    """Data of N contexts and k samples of noise for each, in the dtype to compute in, and the log-densities of both."""
+    """Upcast scores of N data and k noise samples each, and their log-densities."""
 
     xp: Namespace
     data: Any
@@ -984,43 +979,43 @@ class _Checked(NamedTuple):
     dtype: Any
 
     def number(self) -> Array:
-        """How many samples each context has."""
+        """Number of samples of each context."""
         return self.xp.sum(self.xp.astype(self.members, self.noise.dtype), axis=1)
 
     def masked(self, noise: Array) -> Array:
-        """The noise, -inf outside of the mask, where it may be NaN."""
+        """Noise scores, -inf where masked (masked entries may be NaN)."""
         return self.xp.where(self.members, noise, -math.inf)
 
     def mean(self, entries: Array) -> tuple[Array, Array]:
-        """The mean of entries, 0 outside of the mask, over the samples of each context; which contexts have samples."""
+        """Mean of entries over the samples of each context, and the mask of contexts with samples."""
         xp, number = self.xp, self.number()
         some = number > 0
         return xp.sum(entries, axis=1) / xp.where(some, number, xp.ones_like(number)), some
 
     def reduced(self, losses: Array, counted: Array | None = None) -> Array:
-        """The reduced losses of the contexts, of all or of those that count."""
+        """Reduced loss of the contexts, of all or of those that count."""
         counted = self.xp.ones_like(losses, dtype=self.xp.bool) if counted is None else counted
         losses = Reduction(self.reduction, self.weights).of_values(losses, counted)
         return finish(self.xp, losses, self.dtype, self.reduction)
 
     def as_pairs(self, data: Array, noise: Array) -> Pairs:
-        """The data as the first column of a score matrix, before the noise."""
+        """Score matrix with the data as first column, then the noise."""
         xp, members = self.xp, self.members
         scores = xp.concat([xp.expand_dims(data, axis=1), noise], axis=1)
         first = xp.zeros_like(members[:, 0], dtype=xp.int32)
         return Pairs.of(scores, first, xp.concat([xp.ones_like(members[:, 0:1]), members], axis=1))
 
     def binary(self, own: Array, other: Array) -> Array:
-        """One decision for the data and one for each sample; a sample of score -inf is certain to be noise."""
+        """Binary losses of the data and the samples, summed per context; 0 for a sample of score -inf."""
         noise = softplus(self.xp, self.masked(other))
         return self.reduced(softplus(self.xp, -own) + self.xp.sum(noise, axis=1))
 
     def log_sum(self) -> ExpSum:
-        """The sum of the exponentials of the noise against its log-density."""
+        """Sum of exponentials of the noise scores minus log-densities."""
         return exp_sum(self.xp, self.noise - self.noise_q, self.members)
 
     def ranking(self, own: Array, noise: Array) -> Array:
-        """The softplus of the log-odds against the data; 0 where there is no sample."""
+        """Softplus of the log-odds against the data; 0 without samples."""
         xp, sums = self.xp, exp_sum(self.xp, noise, self.members)
         some = sums.top != -math.inf
         top = xp.where(some, sums.top, xp.zeros_like(sums.top))
@@ -1028,9 +1023,9 @@ class _Checked(NamedTuple):
         return self.reduced(xp.where(some, softplus(xp, odds), xp.zeros_like(odds)))
 
     def log_mean(self, sums: ExpSum) -> Array:
-        """``log((1/n) Σ e^t)`` of the members of each row, -inf of an empty one.
+        """``log((1/n) Σ e^t)`` of the members of each row; -inf for an empty row.
 
-        It is exact near 0 too, where a difference of logarithms would cancel: ``log(Σ / n) = log1p((Σ - n) / n)``.
+        Precise near 0, where a difference of logarithms would cancel: ``log(Σ / n) = log1p((Σ - n) / n)``.
         """
         assert sums.top is not None  # noqa: S101  (there is a shift)
         xp, number = self.xp, self.number()
@@ -1042,10 +1037,10 @@ class _Checked(NamedTuple):
 
 
 _LOWEST = 1e38
-"""Minus a logarithm whose exponential is 0 beside that of any score; float32 can hold it."""
+"""Minus a log-weight that is negligible against any score; fits float32."""
 
 
-def _enter(  # noqa: PLR0917  (as its callers have them)
+def _enter(  # noqa: PLR0917  (the callers' arguments)
     data_scores: Array | None,
     noise_scores: Array,
     log_q: tuple[Any, Any],
@@ -1055,7 +1050,7 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
     *,
     names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
 ) -> _Checked:
-    """The checked arguments. A name is empty where an argument is not used."""
+    """Check the arguments. An empty name marks an unused argument."""
     check_choice("reduction", reduction, REDUCTIONS)
     values = dict(zip(names, (data_scores, noise_scores, *log_q), strict=True))
     numbers = {name: check_number(name, values[name]) for name in names[2:] if is_number(values[name])}

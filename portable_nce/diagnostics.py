@@ -57,20 +57,20 @@ def effective_sample_size(
     normalized: bool = False,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return how many negatives carry the gradient of a row.
+    r"""Return the effective number of negatives that carry the gradient of a row.
 
     .. math:: \mathrm{ESS}_i = \frac{1}{\sum_{j \in Q(i)} W_{ij}^2}, \qquad
         W_{ij} = \frac{e^{g_{ij}}}{\sum_{l \in Q(i)} e^{g_{il}}},
 
-    between 1 (one negative has all the weight) and the number of negatives (all alike).
+    between 1 (one negative has all the weight) and the number of negatives (equal weights).
 
     Parameters
     ----------
     scores : array, shape (N, K)
         Scores g, temperature included. A score of -inf masks its pair, positives included.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
-        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
+        eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -124,21 +124,21 @@ def effective_sample_size(
 
 
 def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
-    r"""Return how far the InfoNCE bound is below its ceiling: what it could still show.
+    r"""Return the distance of the InfoNCE bound to its ceiling.
 
     .. math:: \log N - \hat I_{\mathrm{InfoNCE}}
 
-    Near 0 the bound says nothing more about mutual information, and a larger batch is needed.
+    Near 0 the bound is saturated, and a larger batch is needed.
 
     Parameters
     ----------
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal.
+        Column of each row's positive; the diagonal by default.
     mask : array of bool, shape (K, N), optional
-        Pairs to include; all by default. Rows without a positive or without a negative do not count, and each has the
-        ceiling of its own columns.
+        Pairs to include; all by default. Rows without a positive or without a negative do not count. The ceiling of a
+        row is the logarithm of its number of included columns.
 
     Returns
     -------
@@ -165,12 +165,12 @@ def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     array(0.00100...)
     """
     pairs = Pairs.of(scores, positives, mask, least=1)
-    # The difference, without the two logarithms that cancel.
+    # The difference, simplified: the logarithms of N cancel.
     return pairs.finish(pairs.row_mean(softplus(pairs.xp, pairs.log_odds())))
 
 
 def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights: AnyArray | None = None) -> ArrayT:
-    r"""Return how far apart positive pairs are on the unit sphere.
+    r"""Return the mean distance of positive pairs on the unit sphere, to a power.
 
     .. math:: \frac1N \sum_i \lVert \hat x_i - \hat y_i \rVert^\alpha, \qquad \hat x = x / \lVert x \rVert
 
@@ -217,7 +217,7 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     differences = unit_x - unit_y
     squares = xp.sum(differences * differences, axis=1)
     values = squares
-    if power != 2.0:  # noqa: PLR2004  (a square needs no root)
+    if power != 2.0:  # noqa: PLR2004  (squares need no root)
         together = squares == 0
         safe = xp.where(together, xp.ones_like(squares), squares)
         values = xp.where(together, xp.zeros_like(squares), xp.exp(0.5 * power * xp.log(safe)))
@@ -226,7 +226,7 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
 
 
 def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize = "auto") -> ArrayT:
-    r"""Return how evenly embeddings spread over the unit sphere.
+    r"""Return the uniformity of embeddings on the unit sphere.
 
     .. math:: \log \frac{1}{N (N - 1)} \sum_i \sum_{j \ne i} e^{-t \lVert \hat x_i - \hat x_j \rVert^2}, \qquad
         \hat x = x / \lVert x \rVert
@@ -244,14 +244,14 @@ def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize =
     Returns
     -------
     array
-        Uniformity, 0-d, of the library, dtype and device of `x`: 0 where all coincide, lower where they spread.
+        Uniformity, 0-d, of the library, dtype and device of `x`: 0 if all embeddings coincide, lower if they spread.
 
     Raises
     ------
     TypeError
         If `x` is not a real floating-point array.
     ValueError
-        If `x` has fewer than two rows, or an option does not fit.
+        If `x` has fewer than two rows, or an option is invalid.
 
     References
     ----------
@@ -274,9 +274,9 @@ def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize =
         raise ValueError(f"x: expected at least 2 rows, got {number}: there is no pair")
     dtype = x.dtype
     x = upcast(xp, x)
-    # The squared distance is |x|² + |y|² - 2 x·y, where |x|² is 1, or 0 for a zero row: that of the columns is one more
-    # column of the product, that of the rows is added to what they sum up to. (The cancellation at close pairs is
-    # harmless: exp is 1 there.)
+    # The squared distance is |x|² + |y|² - 2 x·y, with |x|² = 1, or 0 for a zero row. |y|² is an extra column of the
+    # product; |x|² is added to the log-sums of the rows. (Cancellation for close pairs is harmless, since exp is 1
+    # there.)
     with adapter_of(x).full_precision(x):
         unit = normalize(x)
         square = xp.astype(xp.max(xp.abs(x), axis=1, keepdims=True) > 0, x.dtype)
@@ -310,11 +310,11 @@ def top_k_accuracy(
     reduction: ReductionName = "mean",
     block_size: BlockSize = "auto",
 ) -> ArrayT:
-    r"""Return how often the positive is among the k highest scores of its row.
+    r"""Return the top-k accuracy: how often the positive is among the k highest scores of its row.
 
     .. math:: \mathrm{acc}_i = \big[\, |\{j \in Q(i) : g_{ij} \ge \max_{p \in P(i)} g_{ip}\}| < k \,\big]
 
-    A negative with the same score counts against the row, so that embeddings that have all collapsed are at 0.
+    Ties with a negative count as misses, so that collapsed embeddings have accuracy 0.
 
     Parameters
     ----------
@@ -323,12 +323,12 @@ def top_k_accuracy(
     key : array, shape (K, D), optional
         Embeddings of the keys: their scores are computed in blocks, without the N × K matrix.
     k : int, default: 1
-        How many of the highest scores count.
+        Number of highest scores.
     similarity : str, Similarity or callable, optional
         How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
-        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
+        eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -336,7 +336,7 @@ def top_k_accuracy(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted values of the rows.
     block_size : int, None or "auto", default: "auto"
-        Queries at a time, with `key`; None takes all at once.
+        Queries per block, with `key`; None takes all at once.
 
     Returns
     -------
@@ -353,7 +353,7 @@ def top_k_accuracy(
 
     See Also
     --------
-    recall_at : Of rows with several positives, how many of them are found.
+    recall_at : Share of several positives.
 
     References
     ----------
@@ -368,7 +368,7 @@ def top_k_accuracy(
     >>> round(float(pnce.diagnostics.top_k_accuracy(scores, k=2)), 6)
     0.666667
 
-    Of embeddings:
+    From embeddings:
 
     >>> query, key = np.eye(3), np.asarray([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     >>> round(float(pnce.diagnostics.top_k_accuracy(query, key)), 6)
@@ -397,7 +397,7 @@ def recall_at(
     .. math:: \mathrm{recall}_i = \frac{1}{|P(i)|} \sum_{p \in P(i)}
         \big[\, |\{j \in P(i) \cup Q(i) \setminus p : g_{ij} \ge g_{ip}\}| < k \,\big]
 
-    Equal scores count against a positive. With one positive in each row it is `top_k_accuracy`.
+    Ties count as misses. With one positive per row it equals `top_k_accuracy`.
 
     Parameters
     ----------
@@ -406,12 +406,12 @@ def recall_at(
     key : array, shape (K, D), optional
         Embeddings of the keys: their scores are computed in blocks, without the N × K matrix.
     k : int, default: 1
-        How many of the highest scores count.
+        Number of highest scores.
     similarity : str, Similarity or callable, optional
         How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
-        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
+        eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -419,7 +419,7 @@ def recall_at(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted values of the rows.
     block_size : int, None or "auto", default: "auto"
-        Queries at a time, with `key`; None takes all at once.
+        Queries per block, with `key`; None takes all at once.
 
     Returns
     -------
@@ -452,7 +452,7 @@ def recall_at(
 
 
 class _OfRows(NamedTuple):
-    """Options of what is measured of rows."""
+    """Options of a measure of rows."""
 
     similarity: AnySimilarity | None
     positives: Array | None
@@ -463,7 +463,7 @@ class _OfRows(NamedTuple):
 
 
 def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options: _OfRows) -> Array:
-    """The mean of a measure over the rows of a score matrix, or of scores that are computed in blocks."""
+    """Reduced measure of the rows of a score matrix, given or computed in blocks."""
     k = check_whole_number("k", k)
     similarity, positives, mask, weights, reduction, block_size = options
     check_choice("reduction", reduction, REDUCTIONS)
@@ -505,16 +505,16 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
 
 
 def _is_ahead(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
-    """Whether fewer than k negatives reach the best positive, as 0 or 1; and whether there is a positive."""
+    """1 if fewer than k negatives reach the best positive, else 0; and the mask of rows with a positive."""
     xp, (own, negatives) = namespace_of(scores), members[:2]
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
-    ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is no hit
+    ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is a miss
     hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < min(k, scores.shape[1])
     return xp.astype(hit, scores.dtype), xp.reshape(best, (-1,)) != -math.inf
 
 
 def _share_found(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
-    """The share of the positives above the highest score but k; and whether there is a positive."""
+    """Share of positives with fewer than k other scores at or above them; and the mask of rows with a positive."""
     xp, (own, negatives) = namespace_of(scores), members[:2]
     own = xp.logical_and(own, scores != -math.inf)
     found = own
@@ -526,14 +526,14 @@ def _share_found(scores: Array, members: Members, k: int) -> tuple[Array, Array]
 
 
 class TopK(NamedTuple):
-    """The nearest keys of each query, the best one first.
+    """Highest-scoring keys of each query, best first.
 
     Attributes
     ----------
     scores : array, shape (N, k)
-        Their scores; -inf where there is no further key.
+        Scores; -inf where there are fewer than k keys.
     indices : array of int, shape (N, k)
-        Which keys they are; -1 where there is none.
+        Indices of the keys; -1 where there are fewer than k keys.
     """
 
     scores: Array
@@ -555,7 +555,7 @@ def top_k(
 ) -> TopK:
     r"""Return the k keys with the highest scores for each query, in blocks of queries, without the score matrix.
 
-    Of equal scores the key of the lower index comes first, on every library. NaN counts as the highest score.
+    Among equal scores, the key of lower index comes first, on every library. NaN counts as the highest score.
 
     Parameters
     ----------
@@ -564,17 +564,17 @@ def top_k(
     key : array, shape (K, D)
         Embeddings of the keys.
     k : int
-        How many keys to return, at most K.
+        Number of keys to return, at most K.
     similarity : str, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     exclude : array of int, shape (N,) or (N, M), optional
-        Keys that are not to be returned for a query: itself, or those that are known. A negative number excludes none.
+        Indices of keys to exclude for each query, such as itself or known ones. Negative indices exclude nothing.
     block_size : int, None or "auto", default: "auto"
-        Queries at a time; None takes all at once; ``"auto"`` as many as make four million scores, but at least 64.
+        Queries per block; None takes all at once; ``"auto"`` limits blocks to about four million scores, at least 64
+        queries.
     across : Ranks, optional
-        Ranks that have other queries and other keys; see `portable_nce.across`. The keys are those of all ranks, one
-        rank after the other, and indices refer to these. A rank gets the result of its own queries. Queries are sent,
-        keys are not.
+        Ranks that hold other queries and keys; see `portable_nce.across`. Indices refer to the concatenated keys of all
+        ranks. Each rank gets the result of its queries. Queries are communicated, keys are not.
 
     Returns
     -------
@@ -620,7 +620,7 @@ def top_k(
     total = n_keys if shards is None else sum(shards.columns)
     if k > total:
         raise ValueError(f"k: expected at most the number of keys, {total}, got {k}")
-    # Among so many more, there are k that are not excluded.
+    # Among k + M keys, at least k are not excluded.
     count = min(k + further, total)
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))
     if shards is not None:
@@ -644,9 +644,9 @@ def top_k(
 
 
 def _of_all_ranks(shards: Shards, found: tuple[Array, Array], n_queries: int, count: int) -> list[Array]:
-    """The highest scores of a rank's queries with the keys of all ranks, and the indices of these: those of each rank.
+    """Highest scores and indices of this rank's queries over the keys of all ranks, merged from each rank's.
 
-    `found`: the highest scores of the queries of all ranks with the keys of this one, and their indices.
+    `found`: highest scores and indices of the queries of all ranks over this rank's keys.
     """
     scores, indices = found
     xp = namespace_of(scores)

@@ -1,7 +1,7 @@
-"""The losses of a score matrix: N rows against K columns, in whatever way the scores were made.
+"""Losses of a score matrix of N rows and K columns.
 
-`positives` says which columns belong to each row: None the diagonal, an integer array (N,) one column each, a boolean
-array (N, K) any number. `mask` says which pairs take part.
+`positives` gives the positive columns of each row: None the diagonal, an integer array (N,) one column each, a boolean
+array (N, K) any number. `mask` gives the pairs to include.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def info_nce(
 
     .. math:: \ell_i = \log(1 + e^{u_i}), \qquad u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{i p(i)}
 
-    which is the cross-entropy of row i with class p(i). A row without negatives has loss 0; but with several positives
-    and ``multi_positive="each"`` it is :math:`\mathrm{lse}_{P(i)}\, g_{ij} - \mathrm{mean}_{P(i)}\, g_{ij}`, which is 0
-    for one positive and at least :math:`\log |P(i)|` for several.
+    the cross-entropy of row i with class p(i). A row without negatives has loss 0; with several positives and
+    ``multi_positive="each"``, it is :math:`\mathrm{lse}_{P(i)}\, g_{ij} - \mathrm{mean}_{P(i)}\, g_{ij} \ge \log
+    |P(i)|`.
 
     Parameters
     ----------
@@ -87,9 +87,8 @@ def info_nce(
         Scores g, temperature included. A score of -inf masks its pair, positives included; a row without another
         positive does not count.
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        The positives of each row, or weights of positives (soft targets); the diagonal by default, for which K must be
-        at least N. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
-        positive.
+        Positives of each row, or their weights (soft targets); the diagonal by default, which requires K ≥ N.
+        Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -130,7 +129,7 @@ def info_nce(
     >>> query.grad.shape
     torch.Size([64, 128])
 
-    NumPy; where the positives win by 40 nats, the loss is still exact:
+    NumPy; with positives ahead by 40 nats, the loss is still exact:
 
     >>> import numpy as np
     >>> value, gradient = pnce.value_and_grad(pnce.from_scores.info_nce)(40.0 * np.eye(256))
@@ -170,9 +169,8 @@ def flat_nce(
         :math:`e^{u_i - \mathrm{sg}\,u_i}`, with `include_positive`
         :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})`: always 1, with the same gradient.
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        The positives of each row, or weights of positives (soft targets); the diagonal by default, for which K must be
-        at least N. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
-        positive.
+        Positives of each row, or their weights (soft targets); the diagonal by default, which requires K ≥ N.
+        Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -232,9 +230,8 @@ def dcl(
         Scores g, temperature included. A score of -inf masks its pair, positives included; a row without another
         positive does not count.
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        The positives of each row, or weights of positives (soft targets); the diagonal by default, for which K must be
-        at least N. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
-        positive.
+        Positives of each row, or their weights (soft targets); the diagonal by default, which requires K ≥ N.
+        Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -282,17 +279,17 @@ def cosent(
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
 ) -> ArrayT:
-    r"""Return the CoSENT loss of given similarities: of two pairs, that of the higher grade is to be the more similar.
+    r"""Return the CoSENT loss of given similarities: pairs with a higher grade should be more similar.
 
     .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big)
 
-    Equal grades are not compared; without two different grades the loss is 0, with gradient 0. It is computed in
-    O(N log N), from the scores sorted by their grades.
+    Equal grades are not compared; if all grades are equal, loss and gradient are 0. Sorting by grade makes it O(N log
+    N).
 
     Parameters
     ----------
     scores : array, shape (N,)
-        Similarities s of N pairs. One of -inf takes no part.
+        Similarities s of N pairs. A similarity of -inf masks its pair.
     grades : array of real numbers, shape (N,)
         Target similarity of each pair, in any unit; only the order matters. No gradient. A pair whose grade is NaN is
         ignored.
@@ -352,8 +349,7 @@ def supcon(
     .. math:: \ell_i = \frac{-1}{|P(i)|} \sum_{p \in P(i)}
         \log \frac{e^{g_{ip}}}{\sum_{j \in P(i) \cup Q(i)} e^{g_{ij}}}
 
-    The positives of a row compete with each other: without negatives the loss is at least :math:`\log |P(i)|`, and 0
-    for one positive.
+    The positives of a row compete with each other: without negatives the loss is at least :math:`\log |P(i)|`.
 
     Parameters
     ----------
@@ -361,11 +357,10 @@ def supcon(
         Scores g, temperature included. A score of -inf masks its pair, positives included; a row without another
         positive does not count.
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
-        The positives of each row, or weights of positives (soft targets); the diagonal by default, for which K must be
-        at least N. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
-        positive.
+        Positives of each row, or their weights (soft targets); the diagonal by default, which requires K ≥ N.
+        Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
-        Pairs to include; all by default. A matrix of embeddings with themselves wants its diagonal False.
+        Pairs to include; all by default. For a matrix of embeddings with themselves, set its diagonal to False.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -423,8 +418,8 @@ def nca(
         Scores g, such as minus squared distances, temperature included. A score of -inf masks its pair, positives
         included; a row without another positive does not count.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
-        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
+        eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -478,8 +473,7 @@ def dclw(
     .. math:: \ell_i = -w_i\, g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad
         w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{i p(i)} / \sigma)
 
-    over the n rows that count. With several positives, the log-sum-exp of their scores stands for :math:`g_{i p(i)}`,
-    in the loss and in the weight.
+    over the n rows that count. With several positives, the log-sum-exp of their scores replaces :math:`g_{i p(i)}`.
 
     Parameters
     ----------
@@ -493,8 +487,8 @@ def dclw(
     detach_weights : bool, default: False
         Whether the weights are constants, as in lightly (not in the authors' code).
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
-        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
+        eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -558,7 +552,7 @@ def clip(
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean, weighted sum, or the weighted losses of the pairs; each the mean of both directions.
+        Weighted mean, weighted sum, or the weighted losses of the pairs; a loss is the mean of both directions.
 
     Returns
     -------
@@ -605,7 +599,7 @@ def relic(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the RELIC loss of a score matrix: InfoNCE, and how much the rows' and columns' distributions differ.
+    r"""Return the RELIC loss of a score matrix: InfoNCE plus the divergence of the rows' and columns' distributions.
 
     .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
         p^a_{ij} = \mathrm{softmax}_j(g_{ij}), \quad p^b_{ij} = \mathrm{softmax}_j(g_{ji})
@@ -614,7 +608,7 @@ def relic(
     ----------
     scores : array, shape (N, N)
         Scores g, temperature included; the positives are on the diagonal. A score of -inf masks its pair and the
-        transposed one, since each is looked at in both directions.
+        transposed pair.
     alpha : float or array of one entry, default: 1.0
         Weight α of the divergence.
     direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
@@ -681,7 +675,7 @@ def logistic(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the logistic loss of a score matrix (SigLIP): every pair is a decision of its own.
+    r"""Return the logistic loss of a score matrix (SigLIP): an independent binary classification of every pair.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \log(1 + e^{-g_{ij}}) + \sum_{j \in Q(i)} \log(1 + e^{g_{ij}})
 
@@ -690,8 +684,8 @@ def logistic(
     scores : array, shape (N, K)
         Scores g, scale and bias included. A score of -inf masks its pair, positives included.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
-        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
+        eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -765,8 +759,8 @@ def contrastive(
     balance : bool, default: False
         Whether the mean is the sum of the mean over positives and the mean over negatives.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
-        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
+        eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -822,7 +816,7 @@ def triplet(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the triplet loss of a matrix of distances: a positive is to be nearer than a negative, by a margin.
+    r"""Return the triplet loss of a matrix of distances: a positive should be nearer than a negative by a margin.
 
     .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad d_{ij} = -g_{ij}
 
@@ -846,8 +840,8 @@ def triplet(
     average : {"all", "nonzero"}, default: "all"
         Whether the mean is over all triples, or over those whose loss is not 0.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Out-of-range indices raise
-        for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
+        eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -895,22 +889,21 @@ def margin_mse(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the mean squared error of the positive's margins over the negatives, against those of a teacher.
+    r"""Return the MarginMSE loss: the mean squared error of the positive's margins against a teacher's margins.
 
     .. math:: \ell_i = \frac{1}{|Q(i)|} \sum_{j \in Q(i)} \big((g_{ip} - g_{ij}) - (t_{ip} - t_{ij})\big)^2
 
-    It distils a reranker, the teacher, into a model whose scores may be in any unit: only differences count.
+    It distils a reranker, the teacher; only differences of scores matter.
 
     Parameters
     ----------
     scores : array, shape (N, K)
         Scores g. A score of -inf masks its pair.
     teacher_scores : array, shape (N, K)
-        Scores t of the teacher, without gradient. A pair whose score is -inf takes no part.
+        Scores t of the teacher, without gradient. A score of -inf masks its pair.
     positives : array of int, shape (N,), optional
-        The positive of each row; the diagonal by default, for which K must be at least N. All other columns are
-        negatives. Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no
-        positive.
+        Positive of each row; the diagonal by default, which requires K ≥ N. All other columns are negatives.
+        Out-of-range indices raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default. A row without a positive or without a negative does not count.
     weights : array, shape (N,), optional
@@ -959,7 +952,7 @@ def margin_mse(
     live = xp.logical_and(entered != -math.inf, teacher != -math.inf)
     pairs = Pairs.masked(xp, entered, pairing, live if mask is None else xp.logical_and(mask, live))
     weights = row_weights(xp, weights, entered.shape[0], pairs.scores)
-    # The teacher's scores outside of the mask may be NaN, and the difference of infinities would be.
+    # Masked teacher scores may be NaN, and inf - inf would be.
     members = xp.logical_or(pairs.own, pairs.off)
     ahead = pairs.scores - xp.where(members, teacher, 0.0)
     margins = xp.expand_dims(pairs.at_positive(ahead), axis=1) - ahead
@@ -968,7 +961,7 @@ def margin_mse(
 
 
 def check_square(scores: Array, remedy: str = "") -> None:
-    """A matrix with as many rows as columns."""
+    """Check that a score matrix is square."""
     if scores.shape[0] != scores.shape[1]:
         raise ValueError(f"scores: expected a square matrix, got shape {tuple(scores.shape)}{remedy}")
 
@@ -985,7 +978,7 @@ def _loss(scores: Array, objective: objectives.AnyObjective, reduction: Reductio
 
 
 def enter_parameter(scores: Array, **parameter: Any) -> tuple[Namespace, Array, Any]:
-    """The scores and one parameter: a number, or an array of the library of the scores."""
+    """Scores, and a parameter that is a number or an array of the scores' library."""
     (value,) = parameter.values()
     xp, (scores, *entered) = common_namespace(
         scores=scores, **(parameter if is_array(value) and not is_number(value) else {})
@@ -996,7 +989,7 @@ def enter_parameter(scores: Array, **parameter: Any) -> tuple[Namespace, Array, 
 def enter_scores(
     scores: Array, positives: Array | None, mask: Array | None, weights: Array | None
 ) -> tuple[Namespace, Array, Pairing, Array | None, Array | None]:
-    """The checked arguments of a function of a score matrix, with the pairing that `positives` means."""
+    """Check the arguments of a function of a score matrix, and resolve `positives` to a pairing."""
     xp, (scores, positives, mask, weights) = common_namespace(
         scores=scores, positives=positives, mask=mask, weights=weights
     )
@@ -1014,11 +1007,10 @@ def enter_scores(
 
 
 class Pairs(NamedTuple):
-    """A score matrix in the dtype to compute in, and which of its entries are positives and negatives.
+    """Upcast score matrix, with masks of positives (`own`) and negatives (`off`).
 
-    `number` is how many negatives a row has: one integer without a mask, else an array (K,), at least 1. A row counts
-    if it has a positive and a negative; None if that is known of all. A mean over negatives is the mean over the rows
-    of the means of each.
+    `number`: negatives per row, an integer without a mask, else an array (K,), at least 1. `counted`: mask of rows with
+    a positive and a negative; None if all have both. A mean over negatives is the mean over rows of the row means.
     """
 
     xp: Namespace
@@ -1033,7 +1025,7 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> Pairs:
-        """The checked scores, with at least so many columns."""
+        """Check the scores, with at least `least` columns."""
         _check_columns(positives)
         xp, scores, pairing, mask, _ = enter_scores(scores, positives, mask, None)
         n_columns = scores.shape[1]
@@ -1049,10 +1041,10 @@ class Pairs(NamedTuple):
 
     @classmethod
     def masked(cls, xp: Namespace, scores: Array, pairing: Pairing, mask: Array | None) -> Pairs:
-        """Checked scores, some rows of which may not count."""
+        """Pairs of checked scores with a mask or positives."""
         wide = upcast(xp, scores)
         own, off = matrix_of_scores(wide, pairing, mask).sets()
-        wide = xp.where(xp.logical_or(own, off), wide, 0.0)  # what takes no part may be NaN
+        wide = xp.where(xp.logical_or(own, off), wide, 0.0)  # excluded entries may be NaN
         number = xp.sum(xp.astype(off, wide.dtype), axis=1)
         counted = xp.logical_and(xp.any(own, axis=1), number > 0)
         off = xp.logical_and(off, counted[:, None])
@@ -1060,15 +1052,15 @@ class Pairs(NamedTuple):
         return cls(xp, wide, scores.dtype, pairing, mask, own, off, number, counted)
 
     def of_counted(self, rows: Array) -> Array:
-        """Numbers of the rows, 0 of those that do not count."""
+        """Entries of the rows, 0 for rows that do not count."""
         return rows if self.counted is None else self.xp.where(self.counted, rows, self.xp.zeros_like(rows))
 
     def row_mean(self, rows: Array) -> Array:
-        """The mean over the rows that count."""
+        """Mean over the rows that count."""
         return sum_to_scalar(self.xp, self.of_counted(rows)) / self.n_rows()
 
     def n_rows(self) -> Any:
-        """The number of rows that count, at least 1."""
+        """Number of rows that count, at least 1."""
         xp = self.xp
         if self.counted is None:
             return self.scores.shape[0]
@@ -1076,16 +1068,16 @@ class Pairs(NamedTuple):
         return xp.where(number > 0, number, xp.ones_like(number))
 
     def over_negatives(self, entries: Array) -> Array:
-        """Each row's mean over its negatives."""
+        """Mean over the negatives of each row."""
         xp = self.xp
         return xp.sum(xp.where(self.off, entries, 0.0), axis=1) / self.number
 
     def row_exp(self, exponents: Array) -> Array:
-        """Each row's mean of exponentials of its negatives, term by term: overflow gives infinity, never NaN."""
+        """Mean of exponentials over the negatives of each row, term by term: overflow gives inf, never NaN."""
         return self.over_negatives(self.xp.exp(self.xp.where(self.off, exponents, 0.0)))
 
     def log_mean(self, scores: Array) -> Array:
-        """The logarithm of the mean of the exponentials of the negatives, shape (1,)."""
+        """Logarithm of the mean of the exponentials of all negatives, shape (1,)."""
         xp = self.xp
         logarithm = self.log_number()
         if self.counted is None:
@@ -1094,36 +1086,35 @@ class Pairs(NamedTuple):
             scores = scores - xp.expand_dims(logarithm, axis=1)
             logarithm = xp.log(self.n_rows())
         sums = exp_sum(xp, xp.reshape(scores, (1, -1)), xp.reshape(self.off, (1, -1)))
-        lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf where no sum is finite
+        lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf if no sum is finite
         top = xp.where(xp.isinf(sums.top), lowest, sums.top)
         mean = top + sums.log_total(xp) - logarithm
-        # Where no row counts, everything is 0.
+        # 0 if no row counts.
         return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
 
     def log_number(self, further: int = 0) -> Array:
-        """The logarithm of the number of negatives of each row, and of further columns."""
+        """Logarithm of the number of negatives of each row plus `further`."""
         return log_of(self.xp, self.number + further, self.scores[:, 0])
 
     def positive(self) -> Array:
-        """The scores of the positives."""
+        """Scores of the positives."""
         return self.at_positive(self.scores)
 
     def at_positive(self, entries: Array) -> Array:
-        """Each row's entry at its positive, 0 without one."""
+        """Entry of each row at its positive, 0 without one."""
         return self.xp.sum(self.xp.where(self.own, entries, 0.0), axis=1)
 
     def log_odds(self) -> Array:
-        """The log-odds against the positives: -inf without a negative, inf where the positive is impossible."""
+        """Log-odds against the positives: -inf without a negative, inf for a positive of score -inf."""
         xp = self.xp
         rows = matrix_of_scores(self.scores, self.pairing, self.mask).statistics().row
         odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
         return self.of_counted(xp.where(rows.has_negative, odds, -math.inf))
 
     def leave_one_out_sums(self, scores: Array) -> Array:
-        """Of each entry that takes part, the log-sum-exp of the others in its row.
+        """For each included entry, the log-sum-exp of the other entries of its row.
 
-        Taking one exponential from the sum of all is exact to rounding unless it is the largest; the row without its
-        largest entry has a sum of its own.
+        Subtracting an exponential from the total is accurate unless it is the largest; that case uses a separate sum.
         """
         xp, members = self.xp, self.xp.logical_or(self.own, self.off)
         columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
@@ -1142,10 +1133,10 @@ class Pairs(NamedTuple):
         return found if self.counted is None else xp.where(self.counted[:, None], found, xp.zeros_like(found))
 
     def reduced(self, rows: Array, reduction: ReductionName, *, surrogate: Array | None = None) -> Array:
-        """The mean or sum of the terms of the rows, or the terms; with the gradient of others, if these are given."""
+        """Reduced terms of the rows, with the gradient of `surrogate` terms if given."""
         check_choice("reduction", reduction, REDUCTIONS)
         found = self._of_rows(rows, reduction)
-        if surrogate is not None:  # after the reduction: one infinite row leaves the bound without a gradient
+        if surrogate is not None:  # after the reduction, so that an infinite row removes the gradient
             found = with_gradient_of(self._of_rows(surrogate, reduction), found)
         return self.finish(found, reduction)
 
@@ -1156,12 +1147,12 @@ class Pairs(NamedTuple):
         return rows if reduction == "none" else sum_to_scalar(self.xp, rows)
 
     def finish(self, result: Array, reduction: ReductionName = "mean") -> Array:
-        """The result in the dtype of the scores."""
+        """Result in the dtype of the scores."""
         return finish(self.xp, result, self.dtype, reduction)
 
 
 def with_gradient_of(surrogate: Array, value: Array) -> Array:
-    """The gradient of one function with the value of another."""
+    """Result with the given value and the gradient of `surrogate`."""
     constant = stop_gradient(surrogate)
     xp = namespace_of(surrogate)
     infinite, nothing = xp.isinf(constant), xp.zeros_like(constant)
@@ -1170,5 +1161,5 @@ def with_gradient_of(surrogate: Array, value: Array) -> Array:
 
 
 def log_of(xp: Namespace, number: Any, like: Array) -> Array:
-    """The logarithm of a number in the precision of `like`, which may be more than a Python float's."""
+    """Logarithm of a number in the precision of `like`, which may exceed a Python float's."""
     return xp.log(xp.zeros_like(like) + number)

@@ -1,16 +1,16 @@
-"""Types of the arguments, for functions that pass them on.
+"""Types of arguments, for functions that pass them on.
 
 ====================================================== ====================================================
-name                                                   what it is
+name                                                   meaning
 ====================================================== ====================================================
-`AnyArray`                                             an array of any library: what has a shape and a dtype
-`ArrayOf`                                              such an array whose library's array type is the
-                                                       parameter: ``def f(x: ArrayOf[T]) -> T``
-`AnySimilarity`, `AnyObjective`                        what `similarity` and `objective` take
-`BlockSize`                                            what `block_size` takes
-`ReductionName`, `SimilarityName`, `ObjectiveName`,    the names of reductions, similarities, objectives,
+`AnyArray`                                             array of any library, with a shape and a dtype
+`ArrayOf`                                              such an array, of the library's array type:
+                                                       ``def f(x: ArrayOf[T]) -> T``
+`AnySimilarity`, `AnyObjective`                        types of `similarity` and `objective`
+`BlockSize`                                            type of `block_size`
+`ReductionName`, `SimilarityName`, `ObjectiveName`,    names of reductions, similarities, objectives,
 `PairingName`, `Precision`                             pairings and precisions
-`MultiPositive`, `FlatForm`, `TripletForm`,            the strings of `multi_positive`, of `form` (three),
+`MultiPositive`, `FlatForm`, `TripletForm`,            strings of `multi_positive`, of `form` (three),
 `AnchorForm`, `Averaging`, `DivideBy`                  of `average` and of `divide_by`
 `RelicDirection`, `StoppedSide`, `JointDirection`,     of `direction`, `stop_gradient`, `directions`,
 `MarginStrategy`, `NegativesOfViews`                   `margin_strategy` and `negatives`
@@ -18,7 +18,7 @@ name                                                   what it is
 `GradientsOfRanks`                                     of `gradients`, of ranks
 ====================================================== ====================================================
 
-A string in a variable is a ``str`` to type checkers, which options refuse:
+Type checkers reject a plain ``str`` variable as an option; annotate it:
 
 >>> from typing import get_args
 >>> import portable_nce as pnce
@@ -28,7 +28,7 @@ A string in a variable is a ``str`` to type checkers, which options refuse:
 ('mean', 'sum', 'none')
 """
 
-# ruff: noqa: F403, F405  (`__all__` says which names are public; they stand once)
+# ruff: noqa: F403, F405  (`__all__` lists the public names)
 from __future__ import annotations
 
 from ._core.types import *

@@ -1,4 +1,4 @@
-"""The command line: what is installed here, whether it agrees, and a demonstration."""
+"""Command line: list backends, check them against exact arithmetic, run a demonstration, estimate information."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=_picture, default=Path("mutual-information.png"), metavar="FILE.png", help="the picture"
     )
     for command in (check, demo, information):
-        command.set_defaults(parser=command)  # whose usage is printed for an unknown option
+        command.set_defaults(parser=command)  # prints its usage for an unknown option
     return parser
 
 

@@ -1,13 +1,11 @@
-"""``python -m portable_nce check``: how far each backend is from exact arithmetic.
+"""``python -m portable_nce check``: errors of each backend against exact arithmetic.
 
-The unit in the last place of a result is ``eps * scale``: the gap between 1 and the next number of the dtype, times the
-largest magnitude of the exact result, which is the exact value itself, or the largest entry of the exact gradient with
-respect to one argument. An error is divided by that unit. A cell of the table is the worst over the cases of
+Errors are in units ``eps * scale``: the machine epsilon of the dtype times the largest magnitude of the exact result
+(the value, or the gradient by one argument). A cell of the table is the worst error over the cases of
 `portable_nce.testing` that call the loss, and over their arguments.
 
-The cases that differ from others in bookkeeping only (sums, weights, masks, indices, streamed execution of all but
-a few), or repeat by `contrast` what a named loss is made of, are left out unless all are asked for: JAX compiles for
-every one of them.
+By default, cases that differ only in bookkeeping (sums, weights, masks, indices, most streamed executions), or repeat a
+named loss by `contrast`, are skipped, since JAX compiles each of them.
 """
 
 from __future__ import annotations
@@ -30,41 +28,41 @@ if TYPE_CHECKING:
 __all__ = ["LIMITS", "check", "errors"]
 
 ROWS = 3
-"""Rows of the examples: exact arithmetic is slow."""
+"""Rows of the examples; few, since exact arithmetic is slow."""
 
 DIGITS = 50
 
 BOOKKEEPING = re.compile(
     r"sum|weights|mask|detach|own|shared|index|normalized|flat_nce, |themselves|two views|\w.* streamed"
 )
-"""What stands in the names of the cases that are left out, after the name of the loss."""
+"""Pattern in the names of skipped cases, after the name of the loss."""
 
 EXACT = "mparray"
-"""The library of the exact oracle, which is no backend to check."""
+"""Library of the exact oracle, not a backend to check."""
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
 
 LIMITS = {"value": 64.0, "gradient": 64.0}
-"""The largest error, in units in the last place, that counts as agreement.
+"""Largest error, in units in the last place, that counts as agreement.
 
-Rounding a similarity costs a unit or so of the similarity, which a temperature of 0.03 in the saturated cases makes 30
-of the score. The rest is that of sums of a few terms.
+Rounding a similarity costs about one unit, which a temperature of 0.03 in the saturated cases turns into 30 units of
+the score. Sums of a few terms cost the rest.
 """
 
 Results = list["np.ndarray[Any, Any]"]
-"""The value and the gradients of a case, as NumPy arrays: of floats, or of mpmath numbers."""
+"""Value and gradients of a case, as NumPy arrays of floats or mpmath numbers."""
 
 
 @dataclass
 class Column:
-    """The errors of one backend in one dtype: worst by loss and kind, in units in the last place."""
+    """Worst errors of one backend in one dtype, by loss and kind, in units in the last place."""
 
     library: Library
     dtype: str
     worst: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def add(self, case: Case, exact: Results) -> None:
-        """Compute a case and keep its errors where they are the worst of its loss."""
+        """Compute a case and record its errors if they are the worst of its loss."""
         found = differentiate(self.library.asarray, case, self.dtype)
         numbers = [self.library.to_numpy(x) for x in found]
         for kind, error in errors(numbers, exact, EPS[self.dtype]):
@@ -73,7 +71,7 @@ class Column:
 
 
 def check(backends: Sequence[str] | None = None, *, every: bool = False) -> int:
-    """Print the table of agreement, of a selection or of every case; 0 if every error is within the limits, else 1."""
+    """Print the table of agreement; return 0 if every error is within the limits, else 1."""
     libraries = _libraries(backends)
     oracle, title = _oracle()
     columns = [Column(library, dtype) for library in libraries for dtype in EPS if dtype in library.adapter.dtypes]
@@ -87,7 +85,7 @@ def check(backends: Sequence[str] | None = None, *, every: bool = False) -> int:
         f"{column.library.name} {column.dtype}: {loss}, {kind}: {error:.3g}"
         for column in columns
         for (loss, kind), error in column.worst.items()
-        if not error <= LIMITS[kind]  # a NaN is no agreement
+        if not error <= LIMITS[kind]  # NaN is a disagreement
     ]
     limits = ", ".join(f"{kind} {limit:g}" for kind, limit in LIMITS.items())
     if beyond:
@@ -98,22 +96,22 @@ def check(backends: Sequence[str] | None = None, *, every: bool = False) -> int:
 
 
 def errors(found: Results, exact: Results, eps: float) -> Iterator[tuple[str, float]]:
-    """The error of the value and of each gradient, in units in the last place."""
+    """Errors of the value and of each gradient, in units in the last place."""
     for kind, numbers, wanted in zip(["value", *["gradient"] * (len(exact) - 1)], found, exact, strict=True):
         difference = max(abs(x - y) for x, y in zip(_exactly(numbers), _exactly(wanted), strict=True))
         scale = max(map(abs, _exactly(wanted)))
-        unit = eps * (scale or 1)  # a result that is exactly 0 has no last place: against 1
+        unit = eps * (scale or 1)  # an exact 0 has no last place: relative to 1
         yield kind, float(difference / unit)
 
 
 def _exactly(numbers: np.ndarray[Any, Any]) -> list[Any]:
-    """The numbers of an array, none of them rounded: Python floats or mpmath numbers."""
+    """Entries of an array, unrounded: Python floats or mpmath numbers."""
     numbers = numbers if numbers.dtype == object else numbers.astype("float64")
     return [*numbers.reshape(-1).tolist()]
 
 
 def differentiate(asarray: Callable[[Any, str], Any], case: Case, dtype: str) -> list[Any]:
-    """The value and the gradients of a case."""
+    """Value and gradients of a case."""
     arguments = [asarray(nested, dtype) for nested in case.arguments.values()]
     constants = [asarray(nested, _kind(nested) or dtype) for nested in case.constants.values()]
     value, gradients = value_and_grad(case.function, argnums=tuple(range(len(arguments))))(*arguments, *constants)
@@ -121,14 +119,14 @@ def differentiate(asarray: Callable[[Any, str], Any], case: Case, dtype: str) ->
 
 
 def _kind(nested: Any) -> str | None:
-    """The dtype of truth values and of integers, None for floats."""
+    """Dtype of booleans and integers, None for floats."""
     while isinstance(nested, list):
         nested = nested[0]
     return "bool" if isinstance(nested, bool) else "int64" if isinstance(nested, int) else None
 
 
 def _oracle() -> tuple[Callable[[Case], Results], str]:
-    """The function that gives the exact results of a case, and what it is."""
+    """Function that computes the exact results of a case, and its description."""
     exactly = _working([EXACT] if EXACT in backends_available() else [])
     if exactly:
         import mpmath
@@ -149,7 +147,7 @@ def _oracle() -> tuple[Callable[[Case], Results], str]:
 
 
 def _libraries(backends: Sequence[str] | None) -> list[Library]:
-    """The libraries to check: those asked for, each of which must work; or all that work."""
+    """Libraries to check: the requested ones, which must all work, or all that work."""
     if backends:
         if EXACT in backends:
             raise Unavailable(f"--backend {EXACT}: it is the exact arithmetic that the others are checked against")
@@ -161,7 +159,7 @@ def _libraries(backends: Sequence[str] | None) -> list[Library]:
 
 
 def _working(names: Sequence[str]) -> list[Library]:
-    """The libraries of these names that work; of the others, print why they do not."""
+    """Working libraries among these names; print why the others do not work."""
     found = []
     for name in names:
         try:

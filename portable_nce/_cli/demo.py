@@ -1,9 +1,8 @@
 """``python -m portable_nce demo``: two encoders learn which halves of handwritten digits belong together.
 
-The left and the right half of a digit are two views of one thing. Two small networks, one for each side, are trained
-so that the embeddings of the halves of one digit are similar and those of different digits are not. What they then
-know of digits that they never saw is measured: how often the right half belonging to a left half is found among all,
-and the bound on the mutual information of the two halves.
+The left and right half of a digit are two views. Two small networks, one per side, are trained so that embeddings of
+halves of one digit are similar and those of different digits are not. Held-out digits measure the result: how often the
+matching right half is retrieved, and the bound on the mutual information of the halves.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ DTYPE = "float64"
 TEMPERATURE = 0.1
 HIDDEN, EMBEDDING = 128, 32
 DECAY = 0.003
-"""Weight of the sum of the squared weights in what is minimised."""
+"""Weight of the sum of squared weights in the objective."""
 BATCHES = 4
 """Fixed batches: the score matrices are 300 × 300 instead of 1200 × 1200."""
 PATIENCE = 15
-"""Iterations without a better bound on the validation digits, after which the training stops."""
+"""Training stops after this many iterations without a better bound on the validation digits."""
 HELD_OUT, VALIDATION = 400, 197
-"""How many of the 1797 digits are held out, and how many choose when to stop; the others train."""
+"""Number of the 1797 digits that are held out, and that choose when to stop; the others train."""
 
 NEEDED = {
     "numpy": "NumPy",
@@ -53,7 +52,7 @@ NEEDED = {
 }
 
 Tree = Any
-"""Nested tuples of arrays: the layers of the left and of the right encoder, and what else is learned."""
+"""Nested tuples of arrays: layers of the left and right encoders, and further parameters."""
 
 Loss = Callable[[Any, Any, Tree], Any]
 
@@ -85,15 +84,15 @@ LOSSES: dict[str, tuple[str, Loss]] = {
     "dcl": ("DCL", _dcl),
     "clip": ("CLIP", _clip),
 }
-"""The title of a loss, and the loss of two arrays of embeddings and of what is learned besides."""
+"""Title of a loss, and its function of two arrays of embeddings and further parameters."""
 
 UNNORMALISED = {"flat_nce", "dcl"}
-"""Losses whose value says little by itself: InfoNCE with the same positives and negatives is shown beside it."""
+"""Losses whose value does not measure progress; InfoNCE with the same pairs is shown as well."""
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Halves of digits, standardised, and how they are divided.
+    """Standardised halves of digits, and their split.
 
     Attributes
     ----------
@@ -102,9 +101,9 @@ class Digits:
     images : array, shape (1797, 8, 8)
         Brightness between 0 and 1.
     classes : array, shape (1797,)
-        Which digits they are; no part in the training.
+        Digits; not used in training.
     training, validation, held_out : array of int
-        Their numbers.
+        Indices.
     """
 
     left: Vector
@@ -118,21 +117,21 @@ class Digits:
 
 @dataclass
 class Course:
-    """What happened in a training.
+    """Record of a training run.
 
     Attributes
     ----------
     losses, companions, bounds : list of float
-        After each iteration, and before the first: the training loss, InfoNCE beside it (or nothing), and the
-        bound on the validation digits; in nats.
+        Before the first and after each iteration: training loss, InfoNCE (if shown), and the bound on the validation
+        digits; in nats.
     best : int
-        The iteration with the best bound, whose parameters count.
+        Iteration with the best bound, whose parameters are used.
     untrained, scores : array
-        Scores of the held-out digits, left halves × right halves: before the training, and of the best parameters.
+        Scores of the held-out digits, left × right halves: before training, and with the best parameters.
     bound : float
-        The bound on the held-out digits, in nats.
+        Bound on the held-out digits, in nats.
     seconds : float
-        How long the training took.
+        Training time.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -146,7 +145,7 @@ class Course:
 
 
 def demo(backend: str, loss: str, output: Path, iterations: int, seed: int) -> int:
-    """Train, print what the encoders know of held-out digits, and draw it."""
+    """Train, then print and draw the results on held-out digits."""
     require(NEEDED, "demo")
     library = open_library(backend)
     digits = load_digits()
@@ -165,7 +164,7 @@ def demo(backend: str, loss: str, output: Path, iterations: int, seed: int) -> i
 
 
 def load_digits() -> Digits:
-    """The digits of scikit-learn, divided at random but always alike."""
+    """Digits of scikit-learn, with a fixed random split."""
     import numpy as np
     from sklearn import datasets
 
@@ -183,7 +182,7 @@ def load_digits() -> Digits:
 
 
 def train(library: Library, loss: str, digits: Digits, iterations: int, seed: int) -> Course:
-    """Minimise the loss on the training digits; the parameters that are best on the validation digits count."""
+    """Minimise the loss on the training digits; keep the parameters that are best on the validation digits."""
     import numpy as np
     from scipy.optimize import minimize
     from threadpoolctl import threadpool_limits
@@ -204,7 +203,7 @@ def train(library: Library, loss: str, digits: Digits, iterations: int, seed: in
         if len(course.bounds) - 1 >= course.best + PATIENCE:
             raise StopIteration
 
-    # The matrices are small: threads would wait for each other most of the time, the more so on a busy machine.
+    # One thread, since the matrices are small and threads would mostly wait for each other.
     with bar, threadpool_limits(limits=1):
         task.objective(begin)
         task.record(begin)
@@ -213,7 +212,7 @@ def train(library: Library, loss: str, digits: Digits, iterations: int, seed: in
 
 
 class _Task:
-    """What is minimised, between the vectors of the optimiser and the arrays of the library, and what came of it."""
+    """Objective, as a bridge between the optimiser's vectors and the library's arrays, and its history."""
 
     def __init__(self, library: Library, loss: str, digits: Digits, start: Tree, training: Vector) -> None:
         self.library, self.digits, self.start = library, digits, start
@@ -231,17 +230,17 @@ class _Task:
         self.course, self.chosen = Course(), start
 
     def pair(self, numbers: Vector) -> tuple[Any, Any]:
-        """The halves of digits."""
+        """Halves of the digits."""
         left, right = (half[numbers] for half in (self.digits.left, self.digits.right))
         return self.library.asarray(left, DTYPE), self.library.asarray(right, DTYPE)
 
     def tree(self, vector: Vector) -> Tree:
-        """The parameters in a vector."""
+        """Parameters of a vector."""
         parts = iter(_split(vector, self.start))
         return _rebuild(self.start, lambda _: self.library.asarray(next(parts), DTYPE))
 
     def objective(self, vector: Vector) -> tuple[float, Vector]:
-        """The penalised loss and its gradient."""
+        """Penalised loss and its gradient."""
         import numpy as np
 
         (value, mean), gradient = self.differentiated(self.tree(vector), *self.training)
@@ -249,7 +248,7 @@ class _Task:
         return float(value), np.concatenate([self.library.to_numpy(leaf).reshape(-1) for leaf in _leaves(gradient)])
 
     def record(self, vector: Vector) -> Course:
-        """Note the loss, which was computed last at these parameters, and the bound; keep the best parameters."""
+        """Record the last loss and the bound; keep the best parameters."""
         parameters, course = self.tree(vector), self.course
         course.losses.append(self.latest)
         if self.companion is not None:
@@ -260,7 +259,7 @@ class _Task:
         return course
 
     def finish(self, seconds: float) -> Course:
-        """Measure the best parameters on the digits held out."""
+        """Evaluate the best parameters on the held-out digits."""
         held_out = self.pair(self.digits.held_out)
         start = _rebuild(self.start, lambda leaf: self.library.asarray(leaf, DTYPE))
         untrained, scores = (self.scores(parameters, *held_out) for parameters in (start, self.chosen))
@@ -274,12 +273,12 @@ class _Task:
 
 
 def encode(parameters: Tree, left: Any, right: Any) -> tuple[Any, Any]:
-    """The embeddings of both halves."""
+    """Embeddings of both halves."""
     return _perceptron(parameters[0], left), _perceptron(parameters[1], right)
 
 
 def _perceptron(layers: Tree, x: Any) -> Any:
-    """Linear layers with x σ(x) between them: smooth, so that L-BFGS may trust its curvature."""
+    """Linear layers with x σ(x) between them, smooth for L-BFGS."""
     for k, (weight, bias) in enumerate(layers):
         x = x @ weight + bias
         if k < len(layers) - 1:
@@ -288,7 +287,7 @@ def _perceptron(layers: Tree, x: Any) -> Any:
 
 
 def _scores(parameters: Tree, left: Any, right: Any) -> Any:
-    """Cosines of all left with all right halves, over the temperature."""
+    """Cosines of all left and right halves, over the temperature."""
     left, right = encode(parameters, left, right)
     xp = namespace_of(left)
     left, right = (x / xp.sqrt(xp.sum(x * x, axis=1, keepdims=True)) for x in (left, right))
@@ -297,14 +296,14 @@ def _scores(parameters: Tree, left: Any, right: Any) -> Any:
 
 
 def _of_batches(value: Loss, parameters: Tree, left: Any, right: Any) -> Any:
-    """The mean of a loss over the batches."""
+    """Mean of a loss over the batches."""
     encoded, size = encode(parameters, left, right), left.shape[0] // BATCHES
     cuts = [slice(k * size, (k + 1) * size) for k in range(BATCHES)]
     return sum(value(encoded[0][cut, :], encoded[1][cut, :], parameters[2]) for cut in cuts) / BATCHES
 
 
 def _squares(parameters: Tree) -> Any:
-    """The sum of the squared weights, biases left out."""
+    """Sum of squared weights, without biases."""
     weights = [weight for layers in parameters[:2] for weight, _ in layers]
     return sum(namespace_of(weight).sum(weight * weight) for weight in weights)
 
@@ -322,7 +321,7 @@ def _initial(generator: np.random.Generator, pixels: int, loss: str) -> Tree:
             for before, after in pairwise(sizes)
         )
 
-    # CLIP learns the logarithm of its scale too; it starts like the fixed one of the other losses.
+    # CLIP also learns the logarithm of its scale, starting at the other losses' fixed scale.
     return layers(), layers(), (np.asarray(-math.log(TEMPERATURE)),) if loss == "clip" else ()
 
 
@@ -346,7 +345,7 @@ def _split(vector: Vector, like: Tree) -> list[Vector]:
 
 
 def matches(scores: Any, digits: Digits) -> tuple[Vector, Vector, Vector]:
-    """The right halves that are found for the held-out left ones; which are their own; which of the same digit."""
+    """Retrieved right halves of the held-out left halves, and masks of exact matches and of the same digit."""
     import numpy as np
 
     winners = scores.argmax(axis=1)

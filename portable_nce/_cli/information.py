@@ -1,4 +1,4 @@
-"""``python -m portable_nce mi``: the mutual information of two arrays in files."""
+"""``python -m portable_nce mi``: mutual information of two arrays in files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["information"]
 
 
 def information(options: Namespace) -> int:
-    """Print the estimate of two arrays, and draw it where Matplotlib is installed."""
+    """Print the estimate of two arrays, and draw it if Matplotlib is installed."""
     require({"numpy": "NumPy"}, "numpy")
     x, y = _loaded(options.files)
     groups = None if options.groups is None else [str(label) for label in _array(options.groups)]
@@ -48,7 +48,7 @@ def information(options: Namespace) -> int:
 
 
 def _loaded(files: list[Path]) -> tuple[Numbers, Numbers]:
-    """The arrays of two files, or the arrays x and y of one npz file, or its only two."""
+    """Arrays of two files, or x and y of one npz file, or its only two arrays."""
     import numpy as np
 
     if len(files) == 2:  # noqa: PLR2004  (x and y)
@@ -65,7 +65,7 @@ def _loaded(files: list[Path]) -> tuple[Numbers, Numbers]:
 
 
 def _array(path: Path) -> Numbers:
-    """The array of an npy, npz or csv file."""
+    """Array of an npy, npz or csv file."""
     import numpy as np
 
     found = _opened(path)
@@ -77,7 +77,7 @@ def _array(path: Path) -> Numbers:
 
 
 def _opened(path: Path) -> Any:
-    """What NumPy reads from a file: an array, or a dict of arrays."""
+    """Array, or dict of arrays, read by NumPy from a file."""
     import numpy as np
 
     try:
@@ -92,7 +92,7 @@ def _opened(path: Path) -> Any:
 
 
 def _table(path: Path) -> Numbers:
-    """The numbers of a file with commas, whose first line may be a header."""
+    """Numbers of a csv file, whose first line may be a header."""
     import numpy as np
 
     with path.open(encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""The array libraries as the commands use them: opened by name, filled from nested lists, read back as NumPy arrays."""
+"""Array libraries for the commands: opened by name, filled from nested lists, read back as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["Library", "Unavailable", "load_adapter", "open_library", "require"]
 EXTRAS = ("numpy", "torch", "jax", "cupy", "mlx")
 
 
-class Unavailable(Exception):  # noqa: N818  (it says so without the word)
-    """Something that the command needs cannot be used here; the message says what and how to mend it."""
+class Unavailable(Exception):  # noqa: N818  (reads better without "Error")
+    """A requirement of the command is missing; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """An array library that works here.
+    """Working array library.
 
     Attributes
     ----------
     name : str
-        The name of its backend.
+        Name of its backend.
     adapter : Adapter
         The backend.
     namespace : module
-        Where its functions and dtypes are.
+        Namespace of its functions and dtypes.
     """
 
     name: str
@@ -41,15 +41,15 @@ class Library:
     namespace: Any
 
     def dtype(self, name: str) -> Any:
-        """The dtype of that name."""
+        """Dtype of that name."""
         return getattr(self.namespace, name) if hasattr(self.namespace, name) else getattr(self.namespace, f"{name}_")
 
     def asarray(self, values: Any, dtype: str) -> Any:
-        """An array of nested lists or of a NumPy array, on the library's default device."""
+        """Array from nested lists or a NumPy array, on the library's default device."""
         return self.namespace.asarray(values, dtype=self.dtype(dtype))
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        """A NumPy array of the same values."""
+        """NumPy array of the same values."""
         import numpy as np
 
         match self.name:
@@ -64,12 +64,12 @@ class Library:
 
 
 def open_library(name: str) -> Library:
-    """Import a library and its backend; JAX is switched to 64-bit numbers, in this process.
+    """Import a library and its backend; enables 64-bit numbers of JAX in this process.
 
     Raises
     ------
     Unavailable
-        If it is unknown, not installed, does not import, or has no device to run on.
+        If it is unknown, not installed, does not import, or has no device.
     """
     known = known_backends()
     if name not in known:
@@ -90,20 +90,20 @@ def open_library(name: str) -> Library:
         adapter = load_adapter(name)
         namespace = import_module({"jax": "jax.numpy", "mlx": "mlx.core"}.get(name, name))
         if not adapter.devices and name == "cupy":
-            raise RuntimeError("CuPy finds no CUDA device")  # noqa: TRY301  (the same report as where the framework itself raises)
+            raise RuntimeError("CuPy finds no CUDA device")  # noqa: TRY301  (reported like the framework's own errors)
     except Exception as error:
         raise Unavailable(f"the backend {name!r} is installed but does not work: {reason(error)}") from error
     return Library(name, adapter, namespace)
 
 
 def load_adapter(name: str) -> Adapter:
-    """The backend of that name, with the library itself imported before."""
+    """Backend of that name, after importing its library."""
     import_module(name)
     return load_backend(name)
 
 
 def reason(error: BaseException) -> str:
-    """One line of an exception."""
+    """One-line description of an exception."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -114,7 +114,7 @@ def require(modules: dict[str, str], extra: str) -> None:
     Raises
     ------
     Unavailable
-        If some are not: which, and the extra that brings them.
+        If some are missing; the message names them and the extra to install.
     """
     missing = [distribution for module, distribution in modules.items() if find_spec(module) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""``python -m portable_nce``: the backends found on this machine."""
+"""``python -m portable_nce``: backends on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["aligned", "listing"]
 
 
 def listing() -> int:
-    """Print the backends found: version, devices, dtypes; those that do not work; those that are not installed."""
+    """Print the working backends (version, devices, dtypes), broken ones, and missing ones."""
     rows, broken, notes = [["backend", "version", "dtypes", "devices"]], [], []
     available = backends_available()
     for name in available:
@@ -22,7 +22,7 @@ def listing() -> int:
             rows.append([name, adapter.version, ", ".join(adapter.dtypes), devices])
             if name == "jax" and "float64" not in adapter.dtypes:
                 notes.append("jax: float64 with JAX_ENABLE_X64=1 in the environment")
-        except Exception as error:  # noqa: BLE001  (a broken installation may fail in any way, and is reported)
+        except Exception as error:  # noqa: BLE001  (a broken installation may raise anything; it is reported)
             broken.append(f"{name}: installed, but does not work: {reason(error)}")
     print(f"portable_nce {__version__}\n")
     print("\n".join(aligned(rows)) if len(rows) > 1 else "no backend found")
@@ -35,13 +35,13 @@ def listing() -> int:
 
 
 def _plain(device: str) -> str:
-    """The name in the text of a device: ``CPU_DEVICE`` of ``array_api_strict.Device('CPU_DEVICE')``."""
+    """Name of a device: ``CPU_DEVICE`` for ``array_api_strict.Device('CPU_DEVICE')``."""
     found = re.search(r"'(.*)'", device)
     return found[1] if found else device
 
 
 def aligned(rows: list[list[str]]) -> list[str]:
-    """Lines of text with the cells of each column below each other, a rule below the first."""
+    """Lines of text with aligned columns and a rule below the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]

@@ -1,4 +1,4 @@
-"""The picture of the demonstration."""
+"""Picture of the demonstration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 SHOWN = 8
-"""How many held-out digits are shown with what was found for them: the first ones, whether they are right or not."""
+"""Number of held-out digits shown with their retrieved halves: the first ones, right or wrong."""
 
 
 def draw(course: Course, digits: Digits, title: str, backend: str, output: Path) -> None:

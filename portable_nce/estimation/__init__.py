@@ -1,4 +1,4 @@
-"""Estimates of mutual information, with intervals, from samples of two arrays."""
+"""Estimates of mutual information with intervals, from paired samples of two arrays."""
 
 from __future__ import annotations
 

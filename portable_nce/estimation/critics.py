@@ -1,4 +1,4 @@
-"""Critics of two arrays: networks whose score of a pair estimates ``log p(y | x) - log p(y)`` up to a function of x."""
+"""Critics: networks whose score of a pair estimates ``log p(y | x) - log p(y)`` up to a function of x."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ __all__ = ["JOINT", "SEPARABLE", "Critic", "linear_loss", "own"]
 
 HIDDEN, OUTPUTS = 64, 32
 CHUNK = 2**22
-"""Scores of a critic without embeddings that are held at a time."""
+"""Scores held at a time by a critic without embeddings."""
 
 Parameters = list[Array]
 
 
 class Critic(NamedTuple):
-    """A family of critics.
+    """Family of critics.
 
     Attributes
     ----------
     loss : function
-        Of parameters, x and y to InfoNCE of the pairs, all others being negatives.
+        ``(parameters, x, y)`` to InfoNCE of the pairs, with all others as negatives.
     judged : function
-        Of the parameters of several critics, x and y to the InfoNCE losses of the pairs under the mean of the scores,
-        and the sum of each column's shares of all rows, minus 1.
+        ``(ensemble, x, y)`` to the InfoNCE losses of the rows under the mean score, and the column sums of the softmax
+        minus 1.
     initial : function
-        Of a generator, squared canonical correlations and numbers of features to the parameters that training starts
-        from, and to those of the critic that is kept if it does not help.
+        ``(random, squares, features)``, with squared canonical correlations, to the parameters that training starts
+        from, and those kept if training does not help.
     """
 
     loss: Callable[[Any, Inputs, Inputs], Array]
@@ -46,7 +46,7 @@ class Critic(NamedTuple):
 
 
 def _drawn(random: Random, like: Array, rows: int, columns: int, scale: float) -> Array:
-    """A matrix of normal numbers."""
+    """Matrix of normal random numbers."""
     numbers = [[random.gauss(0.0, scale) for _ in range(columns)] for _ in range(rows)]
     return namespace_of(like).asarray(numbers, dtype=like.dtype, device=device_of(like))
 
@@ -61,7 +61,7 @@ def _network(random: Random, like: Array, sizes: Sequence[int]) -> Parameters:
 
 
 def _with_gradient(losses: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
-    """The losses of the rows, and the gradient of their sum."""
+    """Losses of the rows, and the gradient of their sum."""
 
     def total(x: Array) -> tuple[Array, Array]:
         found = losses(x)
@@ -86,12 +86,12 @@ def _info_nce(left: Array, right: Array, **options: Any) -> Array:
 
 
 def _linear(squares: Array) -> Parameters:
-    """Of Gaussians with correlation r, ``log p(y|x)/p(y) = (r a b - r² b²/2) / (1 - r²)`` + a function of a."""
+    """Linear critic of Gaussians: for correlation r, ``log p(y|x)/p(y) = (r a b - r² b²/2) / (1 - r²) + c(a)``."""
     xp = namespace_of(squares)
     r = xp.sqrt(squares)
     root = xp.sqrt(r / (1.0 - squares))
     diagonal = xp.eye(r.shape[0], dtype=r.dtype, device=device_of(r)) * root
-    return [diagonal, diagonal, -0.5 * r]  # r of b times the root
+    return [diagonal, diagonal, -0.5 * r]  # b is scaled by root
 
 
 def _linear_embeddings(parameters: Parameters, x: Inputs, y: Inputs) -> tuple[Array, Array, Array]:
@@ -100,14 +100,14 @@ def _linear_embeddings(parameters: Parameters, x: Inputs, y: Inputs) -> tuple[Ar
 
 
 def linear_loss(squares: Array, x: Inputs, y: Inputs) -> Array:
-    """InfoNCE of the pairs under the log-density ratio of Gaussians with these squared canonical correlations."""
+    """InfoNCE of the pairs under the log density ratio of Gaussians with these squared canonical correlations."""
     a, b, added = _linear_embeddings(_linear(squares), x, y)
     xp = namespace_of(a)
     return _info_nce(xp.concat([a, xp.ones_like(added)], axis=1), xp.concat([b, added], axis=1))
 
 
 def _initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple[Parameters, Parameters]:
-    """Networks whose last layers are small, and networks whose last layers are 0."""
+    """Networks with small last layers, and the same with zero last layers."""
     networks = [_network(random, squares, (width, HIDDEN, HIDDEN, OUTPUTS + k)) for k, width in enumerate(features)]
     first, kept = ([*_linear(squares), *networks[0], *networks[1]] for _ in range(2))
     for k in (7, 13):
@@ -128,7 +128,7 @@ def _separable_loss(parameters: Parameters, x: Inputs, y: Inputs) -> Array:
 
 
 def _separable_judged(ensemble: Sequence[Parameters], x: Inputs, y: Inputs) -> tuple[Array, Array]:
-    """The losses, streamed; the gradient by a number that is added to a column is its sum of shares, minus 1."""
+    """Streamed row losses, and column sums of the softmax minus 1, the gradient by an offset of the column."""
     rows, columns = zip(*(_embed(p, x, y) for p in ensemble), strict=True)
     xp = namespace_of(rows[0])
     one = xp.ones_like(rows[0][:, :1])
@@ -140,16 +140,16 @@ def _separable_judged(ensemble: Sequence[Parameters], x: Inputs, y: Inputs) -> t
 
 
 SEPARABLE = Critic(_separable_loss, _separable_judged, _initial)
-"""Scores ``f(x) · g(y) + b(y)``, of which InfoNCE streams.
+"""Scores ``f(x) · g(y) + b(y)``, which InfoNCE streams.
 
-Canonical coordinates with the log-density ratio of Gaussians are the start; networks learn the rest."""
+Training starts from the Gaussian log density ratio in canonical coordinates; networks learn the rest."""
 
 
 # -------------------------------------------------------------------------------------------------------- of all pairs
 
 
 def of_all_pairs(scores: Callable[[Any, Inputs, Inputs], Array], width: int, initial: Callable[..., Any]) -> Critic:
-    """InfoNCE by a function of parameters, x and y to scores (N, K), which holds `width` numbers for each."""
+    """Critic of a function from parameters, x and y to scores (N, K), which holds `width` numbers per score."""
 
     def loss(parameters: Any, x: Inputs, y: Inputs) -> Array:
         return from_scores.info_nce(scores(parameters, x, y))
@@ -180,7 +180,7 @@ def _joint_scores(parameters: Parameters, x: Inputs, y: Inputs) -> Array:
 
 
 def _joint_initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple[Parameters, Parameters]:
-    """Those of the separable critic, and of the sum, whose weights begin at 0 in what is kept."""
+    """Parameters of the separable critic and of the joint term, whose weights are 0 in the kept critic."""
     first, kept = _initial(random, squares, features)
     layers = [x for width in features for x in _network(random, squares, (width, HIDDEN, OUTPUTS))]
     weights = _drawn(random, squares, OUTPUTS, 1, 0.1)[:, 0]
@@ -188,9 +188,9 @@ def _joint_initial(random: Random, squares: Array, features: tuple[int, int]) ->
 
 
 def own(scores: Callable[[Any, Array, Array], Array], parameters: Any) -> Critic:
-    """The critic of a function of parameters, x and y to scores (N, K)."""
+    """Critic of a user's function from parameters, x and y to scores (N, K)."""
     return of_all_pairs(lambda p, x, y: scores(p, x.coordinates, y.coordinates), 1, lambda *_: (parameters, parameters))
 
 
 JOINT = of_all_pairs(_joint_scores, OUTPUTS, _joint_initial)
-"""The separable scores plus ``w · tanh(u(x) + v(y))``: follows sharp edges, at `OUTPUTS` numbers for each score."""
+"""Separable scores plus ``w · tanh(u(x) + v(y))``, which can follow sharp edges, at `OUTPUTS` numbers per score."""

@@ -1,4 +1,4 @@
-"""Pictures by Matplotlib and progress bars by tqdm, where these are installed."""
+"""Pictures by Matplotlib and progress bars by tqdm, if installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["drawn", "progress_bar"]
 
 
 def progress_bar(total: int) -> Any:
-    """A context with a bar of so many trainings, or with none for 0; `update` is called after each."""
+    """Context of a progress bar of `total` trainings, none for 0; call `update` after each."""
     silent = nullcontext(SimpleNamespace(update=lambda: None))
     try:
         from tqdm.auto import tqdm  # noqa: PLC0415  (optional)
@@ -21,7 +21,7 @@ def progress_bar(total: int) -> Any:
 
 
 def drawn(found: Any, axes: Any = None) -> Any:
-    """The axes with the learning curve of a `MutualInformation`, its interval and its ceiling."""
+    """Axes with the learning curve, interval and ceiling of a `MutualInformation`."""
     if axes is None:
         from matplotlib.figure import Figure  # noqa: PLC0415  (optional)
 

@@ -1,4 +1,4 @@
-"""Coordinates of the arrays that critics see, fitted to the training pairs alone."""
+"""Inputs of critics, fitted to the training pairs alone."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .._core.protocol import Array, Namespace
 __all__ = ["Canonical", "Inputs", "Pairs", "Scaler", "canonical", "fitted", "indices"]
 
 LIMIT = 4.0
-"""Largest standardised coordinate: one outlier must not set the scale of a network's input."""
+"""Largest standardised coordinate, so that an outlier does not set the scale of a network's input."""
 SMALLEST = 1e-6
-"""Smallest variance of a direction, as a share of the largest, that is divided by."""
+"""Smallest variance used as a divisor, relative to the largest."""
 
 
 class Inputs(NamedTuple):
-    """What critics see of some values: canonical coordinates, and the features that networks take."""
+    """Inputs of critics: canonical coordinates, and features for networks."""
 
     coordinates: Array
     features: Array
 
     def taken(self, numbers: Array) -> Inputs:
-        """Some of the rows."""
+        """Selected rows."""
         return Inputs(*(namespace_of(x).take(x, numbers, axis=0) for x in self))
 
 
@@ -35,17 +35,17 @@ class Pairs(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number of pairs."""
+        """Number of pairs."""
         return int(self.x.coordinates.shape[0])
 
     def taken(self, numbers: Iterable[int]) -> Pairs:
-        """Some of the pairs."""
+        """Selected pairs."""
         chosen = indices(numbers, self.x.coordinates)
         return Pairs(self.x.taken(chosen), self.y.taken(chosen))
 
 
 def indices(numbers: Iterable[int], like: Array) -> Array:
-    """Row numbers as an array beside another."""
+    """Row indices as an array of the library and device of another."""
     xp = namespace_of(like)
     return xp.asarray(list(numbers), dtype=xp.int32, device=device_of(like))
 
@@ -60,7 +60,7 @@ class Scaler(NamedTuple):
     columns: Array
 
     def __call__(self, x: Array) -> Inputs:
-        """The coordinates in which linear critics start, and all inputs of the networks."""
+        """Coordinates for linear critics, and features for networks."""
         xp = namespace_of(x)
         standard = xp.clip((x - self.mean) / self.deviation, -LIMIT, LIMIT)
         if self.transform == "standardize":
@@ -71,20 +71,20 @@ class Scaler(NamedTuple):
 
 
 def fitted(x: Array, transform: str) -> Scaler:
-    """The scaler of the training pairs."""
+    """Scaler fitted to the training pairs."""
     xp = namespace_of(x)
     mean, deviation = xp.mean(x, axis=0), xp.std(x, axis=0)
     deviation = xp.where(deviation > 0, deviation, xp.ones_like(deviation))
-    # The median of the distances is not moved by heavy tails, as the deviation is.
+    # The median distance is robust to heavy tails, unlike the deviation.
     middle = xp.sort(xp.abs(x - mean), axis=0)[x.shape[0] // 2, :]
     middle = xp.where(middle > 0, middle, deviation)
     return Scaler(transform, mean, deviation, middle, xp.sort(_ranked(xp, x, mean, middle), axis=0))
 
 
 def _ranked(xp: Namespace, x: Array, mean: Array, middle: Array) -> Array:
-    """The columns that are ranked: those of x and, of several, one that grows with the distance from the mean.
+    """Columns to rank: x and, if it has several columns, one that grows with the distance from the mean.
 
-    A scale that all columns share, as of Student's distribution, shows in the distance.
+    The distance reveals a scale shared by all columns, as in Student's distribution.
     """
     if x.shape[1] == 1:
         return x
@@ -92,10 +92,9 @@ def _ranked(xp: Namespace, x: Array, mean: Array, middle: Array) -> Array:
 
 
 def _normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
-    """The normal quantile of each value's place among the sorted training values, interpolated between neighbours.
+    """Normal quantile of each value's rank among the sorted training values, interpolated linearly.
 
-    Mutual information does not change, and neither units nor tails matter. Tukey's lambda distribution serves for the
-    normal one.
+    Mutual information is invariant to it. Tukey's lambda distribution approximates the normal quantile.
     """
     count = column.shape[0]
     column, x = column + 0.0, x + 0.0  # contiguous, as PyTorch asks
@@ -112,9 +111,9 @@ def _normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
 
 
 class Canonical(NamedTuple):
-    """Canonical coordinates of two arrays, ``(x - mean) @ matrix``, and the squared correlations to start with.
+    """Canonical coordinates of two arrays, ``(x - mean) @ matrix``, and the squared correlations.
 
-    `noise`: the squared correlation that independent arrays of as many pairs and columns would show.
+    `noise`: squared correlation expected of independent arrays of this size.
     """
 
     means: tuple[Array, Array]
@@ -123,12 +122,12 @@ class Canonical(NamedTuple):
     noise: float
 
     def applied(self, pairs: Pairs) -> Pairs:
-        """Some pairs in canonical coordinates."""
+        """Pairs in canonical coordinates."""
         each = zip(pairs, self.means, self.matrices, strict=True)
         return Pairs(*(z._replace(coordinates=(z.coordinates - mean) @ matrix) for z, mean, matrix in each))
 
     def shrunk(self, multiple: float) -> Canonical:
-        """The squared correlations without a multiple of the noise."""
+        """Squared correlations shrunk by a multiple of the noise."""
         xp, noise = namespace_of(self.squares), multiple * self.noise
         if noise >= 1.0:
             return self._replace(squares=xp.zeros_like(self.squares))
@@ -136,7 +135,7 @@ class Canonical(NamedTuple):
 
 
 def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
-    """Canonical correlations (Hotelling 1936), with multiples of the mean variance added to each (Vinod 1976)."""
+    """Canonical correlations (Hotelling 1936), one per ridge, a multiple of the mean variance (Vinod 1976)."""
     xp, count = namespace_of(x), x.shape[0]
     means = xp.mean(x, axis=0), xp.mean(y, axis=0)
     x, y = x - means[0], y - means[1]
@@ -152,7 +151,7 @@ def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
 
 
 def _whitening(xp: Namespace, spectrum: tuple[Array, Array], ridge: float) -> Array:
-    """The directions of a spectrum, divided by their deviations."""
+    """Directions of a spectrum divided by their deviations."""
     variances, directions = spectrum
     floor = xp.maximum(SMALLEST * variances[-1:], xp.full_like(variances[-1:], 1e-30))
     return directions / xp.sqrt(xp.maximum(variances, floor) + ridge * xp.mean(variances))

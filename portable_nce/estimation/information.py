@@ -23,17 +23,17 @@ __all__ = ["MutualInformation", "mutual_information"]
 CRITICS = {"separable": SEPARABLE, "joint": JOINT}
 TRANSFORMS = ("ranks", "standardize")
 FRACTIONS = (1, 2, 4)
-"""The learning curve has this part of the pairs: N, N/2, N/4."""
+"""The learning curve uses N, N/2 and N/4 pairs."""
 RATES = (1.0, 1.0 + math.sqrt(2.0))
-"""What the last doubling of N gained, times these, is still missing if the gap falls as 1/N, and as 1/√N."""
+"""Remaining gap relative to the gain of the last doubling of N, if the gap falls as 1/N and as 1/√N."""
 NOTHING = 1e-3
-"""Nats of a null that are no sign of dependent rows."""
+"""Largest null, in nats, that is no sign of dependent rows."""
 ROUNDINGS = 64.0
-"""Errors of rounding by which a bound of a critic without scores, which is 0, may differ from 0."""
+"""Rounding errors by which the bound of a constant critic may differ from 0."""
 LEAST = 16
-"""Independent pairs or groups of a fold, below which parts of N/4 pairs would be empty."""
+"""Fewest independent pairs or groups of a fold; with fewer, parts of N/4 pairs would be empty."""
 FEWEST = 30
-"""Independent pairs or groups in the third part of a fold, below which errors are not known."""
+"""Fewest independent pairs or groups in the reporting part of a fold for a reliable error."""
 
 FLAGS = {
     "too few pairs": "a third part has fewer than 30 independent pairs: no error can be given",
@@ -42,30 +42,29 @@ FLAGS = {
     "shrinks with N": "half of the pairs show much less: read `lower` alone",
     "not converged": "the training used all steps; pass a larger steps=",
 }
-"""The flags and what they mean."""
+"""Flags and their meanings."""
 
 
 class MutualInformation(NamedTuple):
-    """An estimate of mutual information, in nats.
+    """Estimate of mutual information in nats.
 
     Attributes
     ----------
     lower : float
         Exceeds the mutual information with a probability of at most 5 %.
     estimate, low, high : float
-        The bound with what more pairs would add to it, and an interval of 90 %, if a critic of this kind can follow
-        the density ratio.
+        The bound extrapolated to more pairs, and a 90 % interval, if critics of this kind can fit the density ratio.
     bound, error : float
         InfoNCE of the held-out pairs, a lower bound in expectation, and its standard error.
     ceiling : float
-        The logarithm of the number of held-out pairs of a fold: no bound is larger.
+        Logarithm of the number of held-out pairs of a fold, the largest possible bound.
     null : float
-        The bound with the rows of y shifted along those of x by a quarter of them at least.
+        The bound after shifting the rows of y against x by at least a quarter of the rows.
     curve : tuple of (int, float, float)
         Numbers of pairs N/4, N/2 and N, with the bound and the standard error of each.
     flags : tuple of str
-        "too few pairs", "null above zero", "at the ceiling", "shrinks with N", "not converged". What a flag forbids to
-        report is NaN.
+        "too few pairs", "null above zero", "at the ceiling", "shrinks with N", "not converged". Values invalidated by a
+        flag are NaN.
     """
 
     lower: float
@@ -80,7 +79,7 @@ class MutualInformation(NamedTuple):
     flags: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """The result on one screen."""
+        """Readable summary."""
         pairs = self.curve[-1][0]
         lines = [f"mutual information of {pairs} pairs, in nats", f"  at least  {self.lower:.3f}  (95 %)"]
         if not math.isnan(self.estimate):
@@ -113,40 +112,40 @@ def mutual_information(
     batch: int = 256,
     progress: bool = True,
 ) -> MutualInformation:
-    r"""Return an estimate of the mutual information of two arrays, with an interval and what forbids to report it.
+    r"""Return an estimate of the mutual information of two arrays, with an interval and warning flags.
 
     .. math:: I(x; y) \ge \log n + \mathbb{E} \frac1n \sum_i
         \log \frac{e^{g(x_i, y_i)}}{\sum_{j=1}^{n} e^{g(x_i, y_j)}}
 
-    A critic g is trained on InfoNCE, and InfoNCE of *all* pairs of n others is reported, so that the ceiling is that of
-    the data, not of a batch. Each fold has three parts: one trains the critic, one chooses the start, the step sizes
-    and the stop, one is used once, for the report; each pair is in one report. The error is by the influence of each
-    pair (or group) as a row and as a column. The same on N/2 and N/4 pairs tells what is still missing.
+    A critic g is trained on InfoNCE. The report is InfoNCE of *all* n held-out pairs, so the ceiling depends on the
+    data, not on a batch. Each fold has three parts: one trains the critic, one chooses the start, step sizes and stop,
+    and one is used once, for the report; each pair is in one report. The error uses the influence of each pair (or
+    group) as a row and as a column. Estimates on N/2 and N/4 pairs show how much more pairs would add.
 
     Parameters
     ----------
     x, y : array, shape (N, Dx) and (N, Dy), or (N,)
-        Paired samples, of NumPy, PyTorch, JAX, MLX or another library with the extension `linalg`.
+        Paired samples of NumPy, PyTorch, JAX, MLX or another library with the extension `linalg`.
     rng : int, random.Random or numpy.random.Generator, optional
-        Seed, or generator of one; None takes another seed in each call.
+        Seed or generator; None uses a new seed in each call.
     critic : {"separable", "joint"} or (function, parameters), default: "separable"
-        ``f(x) · g(y)``, which streams; with a network of each pair added, slower by far; or a function of parameters, x
-        and y to scores (N, K), with initial parameters (nested containers of arrays).
+        ``f(x) · g(y)``, which streams; ``"joint"`` adds a network of each pair, much slower; or a function from
+        parameters, x and y to scores (N, K), with initial parameters (nested containers of arrays).
     transform : {"ranks", "standardize"}, default: "ranks"
-        Coordinates that critics see, by the training pairs: normal quantiles of ranks, or standardised values alone.
+        Inputs of the critics, fitted to the training pairs: normal quantiles of ranks, or standardised values alone.
     groups : sequence of N labels, optional
-        Pairs with one label are dependent, as in a time series or of one person: they are never in two parts of a
-        fold, and count once in the error.
+        Labels of dependent pairs, as in a time series or of one person: a group is never split between parts of a fold,
+        and counts once in the error.
     folds : int, default: 3
         Number of folds, at least 2.
     seeds : int, default: 2
         Number of critics whose scores are averaged.
     steps : int, default: 3000
-        Most steps of a training.
+        Maximum number of training steps.
     batch : int, default: 256
         Pairs of a training step.
     progress : bool, default: True
-        Whether to show a progress bar, where tqdm is installed and the output is a terminal.
+        Whether to show a progress bar, if tqdm is installed and the output is a terminal.
 
     Returns
     -------
@@ -158,7 +157,7 @@ def mutual_information(
     TypeError
         If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If the numbers of rows differ or are too small, an entry is not finite, or an option does not fit.
+        If the numbers of rows differ or are too small, an entry is not finite, or an option is invalid.
 
     References
     ----------
@@ -201,7 +200,7 @@ def mutual_information(
 
 
 def _entered(x: Any, y: Any) -> tuple[Array, Array]:
-    """The arrays as matrices, in float32 or float64."""
+    """Arrays as matrices, in float32 or float64."""
     xp, (x, y) = common_namespace(x=x, y=y)
     check_floating(xp, x=x, y=y)
     for name, z in (("x", x), ("y", y)):
@@ -219,7 +218,7 @@ def _entered(x: Any, y: Any) -> tuple[Array, Array]:
 
 
 def _in_range(z: Array) -> Array:
-    """The columns times powers of 2, where squares would overflow or vanish."""
+    """Columns scaled by powers of 2 where squares would overflow or underflow."""
     xp = namespace_of(z)
     exponents = [math.frexp(size)[1] for size in _listed(xp.max(xp.abs(z), axis=0))]
     limit = math.frexp(float(xp.finfo(z.dtype).max))[1] // 4
@@ -232,7 +231,7 @@ def _in_range(z: Array) -> Array:
 
 
 def _random(rng: Any) -> Random:
-    """A generator of the standard library, which serves all arrays alike."""
+    """Generator of the standard library, equal for all array libraries."""
     if rng is None or isinstance(rng, Random):
         return rng or Random()  # noqa: S311  (no secrets)
     number = as_integer(rng)
@@ -244,7 +243,7 @@ def _random(rng: Any) -> Random:
 
 
 def _clusters(groups: Any, count: int) -> list[list[int]]:
-    """The rows of each group, in the order of the first row of each."""
+    """Rows of each group, ordered by first row."""
     if groups is None:
         return [[i] for i in range(count)]
     labels = _listed(groups) if is_array(groups) else list(groups)
@@ -257,7 +256,7 @@ def _clusters(groups: Any, count: int) -> list[list[int]]:
 
 
 def _listed(x: Any) -> list[Any]:
-    """The entries of an array (n,)."""
+    """Entries of an array (n,)."""
     return list(x.tolist()) if hasattr(x, "tolist") else [float(x[i]) for i in range(x.shape[0])]
 
 
@@ -271,7 +270,7 @@ def _critic(critic: Any) -> Critic:
 
 
 def _reordered(y: Array, clusters: list[list[int]], random: Random) -> Array:
-    """The rows of y, shifted along those of x: what follows from the order of the rows stays, as in a time series."""
+    """Rows of y shifted against x, which keeps dependence on the row order, as in a time series."""
     count = len(clusters)
     shift = random.randint(count // 4, count - count // 4)
     source = [row for k in range(count) for row in clusters[(k + shift) % count]]
@@ -285,9 +284,9 @@ def _reordered(y: Array, clusters: list[list[int]], random: Random) -> Array:
 
 
 class _Plan(NamedTuple):
-    """What all folds have in common.
+    """Settings shared by all folds.
 
-    `linear`: whether critics start from canonical coordinates. `clusters`: the rows of each group of dependent pairs.
+    `linear`: whether critics start from canonical coordinates. `clusters`: rows of each group of dependent pairs.
     """
 
     trainer: Trainer
@@ -302,7 +301,7 @@ class _Plan(NamedTuple):
     def run(
         self, y: Array, *, seeds: int = 1, fractions: Sequence[int] = FRACTIONS
     ) -> tuple[list[Fold], list[list[Fold]], bool]:
-        """The bounds of the folds, of the mean of critics; of the first alone for each fraction; if all converged."""
+        """Bounds of the folds by the mean critic, by the first critic for each fraction, and whether all converged."""
         clusters, random = self.clusters, self.random
         order = random.sample(range(len(clusters)), len(clusters))
         parts = [order[k :: self.folds] for k in range(self.folds)]
@@ -332,12 +331,12 @@ class _Plan(NamedTuple):
         return whole, single, all_converged
 
     def _inputs(self, y: Array, sets: Sequence[Sequence[int]]) -> tuple[Array, list[Pairs]]:
-        """Of sets of rows, the first of which trains and the second stops: the linear start, and what critics see."""
+        """Linear start and critic inputs of sets of rows; the first set trains, the second stops."""
         each = []
         for z in self.x, y:
             scaler = fitted(_rows(z, sets[0]), self.transform)
             scaled = [scaler(_rows(z, rows)) for rows in sets]
-            if not self.linear:  # own critics see as many columns as came in
+            if not self.linear:  # user critics see the original number of columns
                 scaled = [inputs._replace(coordinates=inputs.coordinates[:, : z.shape[1]]) for inputs in scaled]
             each.append(scaled)
         both = list(map(Pairs, *each))
@@ -352,7 +351,7 @@ def _rows(z: Array, numbers: Sequence[int]) -> Array:
 
 
 def _fold(trainer: Trainer, ensemble: Sequence[Any], pieces: Sequence[Pairs], labels: Sequence[list[int]]) -> Fold:
-    """The mean of the bounds of some sets of pairs."""
+    """Mean bound of several sets of pairs."""
     bounds, influence = [], []
     for piece in pieces:
         losses, shares = (_listed(z) for z in trainer.judged(ensemble, *piece))
@@ -368,7 +367,7 @@ def _fold(trainer: Trainer, ensemble: Sequence[Any], pieces: Sequence[Pairs], la
 def _result(
     found: list[Fold], single: list[list[Fold]], null: list[Fold], x: Array, *, converged: bool
 ) -> MutualInformation:
-    """The numbers that may be reported, and the flags."""
+    """Reportable numbers and flags."""
     whole, independent = summary(found), summary(null)
     curve = [summary(folds) for folds in single]
     likely, most = (extrapolated(found, single[0], single[1], rate) for rate in (0.5 * sum(RATES), RATES[1]))

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 __all__ = ["Fold", "Summary", "extrapolated", "quantile", "summary"]
 
-Z = 1.6449  # of the normal distribution at 95 %
+Z = 1.6449  # 95 % quantile of the normal distribution
 
 
 class Fold(NamedTuple):
-    """A bound on the reporting pairs of one fold, and the influence of each pair on it.
+    """Bound on the reporting pairs of one fold, and the influence of each pair on it.
 
-    The bound is ``log n`` minus the mean of n losses. A pair counts as a row, by its loss, and as a column, by the
-    shares that it has of all rows: its influence is the sum of both, as of the infinitesimal jackknife. A bootstrap
-    would be wrong: a pair that is drawn twice is its own negative.
+    The bound is ``log n`` minus the mean of n losses. The influence of a pair (infinitesimal jackknife) is the sum of
+    its effects as a row, by its loss, and as a column, by its softmax shares of all rows. A bootstrap would be wrong,
+    since a pair drawn twice is its own negative.
     """
 
     bound: float
@@ -25,7 +25,7 @@ class Fold(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A mean over folds, its standard error, and how many independent clusters of pairs there are."""
+    """Mean over folds, its standard error, and the number of independent clusters."""
 
     value: float
     error: float
@@ -33,17 +33,17 @@ class Summary(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """How far below the value its expectation may be, with a probability of 5 %."""
+        """One-sided 5 % margin below the value."""
         return quantile(self.clusters - 1) * self.error
 
 
 def quantile(freedom: float) -> float:
-    """The quantile of Student's distribution at 95 % (Cornish and Fisher 1938)."""
+    """95 % quantile of Student's distribution (Cornish and Fisher 1938)."""
     return Z + (Z**3 + Z) / (4.0 * max(freedom, 1.0))
 
 
 def summary(folds: Sequence[Fold]) -> Summary:
-    """The mean of the bounds, with the error of independent folds."""
+    """Mean of the bounds, with the error of independent folds."""
     variance, number = 0.0, 0
     for fold in folds:
         sums: dict[int, float] = {}
@@ -56,10 +56,10 @@ def summary(folds: Sequence[Fold]) -> Summary:
 
 
 def extrapolated(whole: Sequence[Fold], single: Sequence[Fold], half: Sequence[Fold], rate: float) -> Summary:
-    """The mean of the bounds, with `rate` times what single critics gained over those of half the pairs, if they did.
+    """Mean of the bounds plus `rate` times the gain, if positive, of single critics over those of half the pairs.
 
-    Both errors are added as if they were independent. They are of the same pairs, so that this is on the safe side,
-    which a rate that nobody knows needs. A critic that is trained again is another one: the gain differs by fold.
+    Errors are added as if independent, which is conservative for the same pairs, since the true rate is unknown. The
+    spread of the gain over folds covers the randomness of training.
     """
     all_pairs, some = summary(whole), summary(half)
     gains = [a.bound - b.bound for a, b in zip(single, half, strict=True)]

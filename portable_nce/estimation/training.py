@@ -1,4 +1,4 @@
-"""Training of a critic by Adam, with the step size and the stop chosen on pairs of their own."""
+"""Training of a critic by Adam; separate pairs choose the step size and the stop."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["Trained", "Trainer", "best_start"]
 
 RATE, DECAY, WARM_UP = 5e-3, 0.01, 20
 EVERY = 25
-"""Steps between two looks at the stopping pairs."""
+"""Steps between two evaluations on the stopping pairs."""
 PATIENCE, DROP, DROPS = 3, 0.2, 2
-"""After so many looks without a better bound, the rate is multiplied by `DROP`; the last time, the training ends."""
+"""After `PATIENCE` checks without a better bound, the rate drops by `DROP`; training ends after `DROPS` drops."""
 RIDGES = (0.0, 0.1, 0.3, 1.0)
-"""What may be added to variances, as multiples of their mean: more than pairs, columns need it."""
+"""Candidate ridges, multiples of the mean variance, needed if there are more columns than pairs."""
 SHRINKING = (0.0, 1.0)
-"""What may be taken from squared canonical correlations, as multiples of what independent arrays show."""
+"""Candidate shrinkages of squared canonical correlations, multiples of those of independent arrays."""
 
 
 class Trained(NamedTuple):
-    """The parameters with the best bound on the stopping pairs, and whether training ended by itself."""
+    """Parameters with the best bound on the stopping pairs, and whether training converged."""
 
     parameters: Any
     converged: bool
 
 
 def best_start(train: Pairs, stop: Pairs) -> Canonical:
-    """The linear start that suits the stopping pairs best; one without scores if none is better."""
+    """Linear start with the best bound on the stopping pairs; zero scores if none is better."""
     analyses = canonical(train.x.coordinates, train.y.coordinates, RIDGES)
     starts = [analysis.shrunk(multiple) for analysis in analyses for multiple in SHRINKING]
     starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
@@ -43,7 +43,7 @@ def best_start(train: Pairs, stop: Pairs) -> Canonical:
 
 
 class Trainer:
-    """Training of a critic by Adam (Kingma and Ba 2015) with decoupled weight decay, compiled where a library can."""
+    """Training of a critic by Adam (Kingma and Ba 2015) with decoupled weight decay, compiled if the library can."""
 
     def __init__(self, critic: Critic, like: Array, *, steps: int, batch: int) -> None:
         compiled = adapter_of(like).compiled
@@ -65,8 +65,8 @@ class Trainer:
         self.step = compiled(step)
 
     def trained(self, train: Pairs, stop: Pairs, start: Array, random: Random) -> Trained:
-        """The critic that is best for the stopping pairs."""
-        # Restarts must not be from last layers of zeros, which have no gradient.
+        """Critic with the best bound on the stopping pairs."""
+        # Do not restart from zero last layers, which have no gradient.
         restart, kept = self.initial(random, start, (train.x.features.shape[1], train.y.features.shape[1]))
         best, zeros = float(self.loss(kept, *stop)), mapped(lambda p: 0.0 * p, restart)
         state = (restart, zeros, zeros)

@@ -1,4 +1,4 @@
-"""What belongs to one framework, for users who import it: `modules.torch` and `modules.jax`.
+"""Framework-specific modules: `modules.torch` and `modules.jax`.
 
-Nothing else of the package imports these modules, and each imports its framework.
+Each imports its framework; nothing else in the package imports them.
 """

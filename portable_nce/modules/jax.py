@@ -1,7 +1,7 @@
-"""Gradient caching for JAX: encoders whose backward pass holds the activations of a part of the batch at a time.
+"""Gradient caching for JAX: the backward pass of an encoder holds the activations of one chunk at a time.
 
-Only its users import this module. JAX's models are functions of their parameters, so that no classes are needed: a
-learned scale is one of them.
+The package does not import this module. JAX models are functions of parameters, so there are no classes; a learned
+scale is a parameter.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ __all__ = ["encode_in_chunks"]
 def encode_in_chunks(
     encoder: Callable[..., Any], /, *inputs: Any, chunk_size: int, key: jax.Array | None = None
 ) -> Any:
-    """Return what an encoder makes of a batch, computed in chunks, of which the backward pass holds one at a time.
+    """Return the encoding of a batch, computed in chunks, of which the backward pass holds one at a time.
 
-    This is gradient caching (GradCache): a loss sees the embeddings of the whole batch, and the activations of the
-    encoder are held for one chunk alone. The embeddings are computed once for the loss, by `jax.lax.map`. In the
-    backward pass, each chunk is computed again, by `jax.checkpoint`, with the key that it had, and takes its rows of
-    the gradient of the embeddings. Gradients are those of an encoder that is called chunk by chunk, in all that it
-    closes over too, such as parameters. It works under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.shard_map`.
+    This is gradient caching (GradCache): the loss sees the embeddings of the whole batch, but the encoder's activations
+    are held for one chunk only. The embeddings are computed once by `jax.lax.map`. In the backward pass,
+    `jax.checkpoint` recomputes each chunk with the same key and its rows of the embeddings' gradient. Gradients equal
+    those of the encoder called chunk by chunk, also for parameters that it closes over. It works under `jax.jit`,
+    `jax.grad`, `jax.vmap` and `jax.shard_map`.
 
     Parameters
     ----------
     encoder : callable
-        A pure function of a part of the batch, and of a key if there is one.
+        Pure function of a part of the batch and, with `key`, of a key.
     *inputs : Any
-        Its arguments: arrays whose first axis is that of the batch, or pytrees of them.
+        Arguments of the encoder: arrays whose first axis is the batch, or pytrees of them.
     chunk_size : int
-        Rows of a chunk; the last may have fewer.
+        Rows per chunk; the last may have fewer.
     key : jax.Array, optional
-        A key of random numbers, of which each chunk gets a part, as the last argument of the encoder.
+        Random key, split over the chunks and passed as the last argument of the encoder.
 
     Returns
     -------
     Any
-        What the encoder returns, with the rows of all chunks: an array, or a pytree. Of a number (0-d), such as a scale
-        or a mean over rows, it is the mean over the rows of all chunks.
+        Output of the encoder, an array or a pytree, with the rows of all chunks concatenated. A 0-d output, such as a
+        scale or a mean over rows, is averaged, weighted by rows.
 
     Raises
     ------
     TypeError
-        If `encoder` is no function, or `chunk_size` no integer.
+        If `encoder` is not callable, or `chunk_size` is not an integer.
     ValueError
-        If it is not positive, there is no array, arrays have different numbers of rows, or an output has not the rows
-        of its chunk.
+        If `chunk_size` is not positive, there is no array, arrays have different numbers of rows, or an output lacks
+        the rows of its chunk.
 
     References
     ----------
@@ -88,16 +88,16 @@ def encode_in_chunks(
 
 
 def _mapped(encoder: Callable[..., Any], inputs: tuple[Any, ...], keys: list[jax.Array], size: int) -> Any:
-    """The stacked outputs of chunks of this size."""
+    """Stacked outputs of the chunks."""
     chunks = jax.tree.map(lambda x: jnp.reshape(x, (-1, size, *x.shape[1:])), inputs)
     count = len(jax.tree.leaves(chunks)[0])
-    # The compiler unrolls a loop of one step, and would merge the second pass with the first.
+    # XLA unrolls a loop of one step, and would merge the recomputation with the first pass.
     run = jax.checkpoint(encoder, prevent_cse=count == 1)
     return jax.lax.map(lambda chunk: run(*chunk), (*chunks, *keys))
 
 
 def _joined(arrays: tuple[jax.Array, ...], sizes: list[int], rows: int) -> jax.Array:
-    """The rows of all chunks in their order, or the mean of numbers."""
+    """Concatenated rows of all chunks, or the weighted mean of numbers."""
     if arrays[0].ndim == 1:
         return sum(size * jnp.sum(x) for x, size in zip(arrays, sizes, strict=True)) / rows  # type: ignore[return-value]
     for x, size in zip(arrays, sizes, strict=True):

@@ -1,7 +1,6 @@
-"""Losses as `torch.nn.Module`: learned scales, queues, the trainer of sentence-transformers, gradient caching.
+"""Losses as `torch.nn.Module`: learned scales, queues, sentence-transformers' trainer, gradient caching.
 
-The losses are the functions of the package; a module holds the options of one, its learned scale and its queue.
-The package does not import this module by itself.
+A module holds a loss function's options, learned scale and queue. The package does not import this module.
 """
 
 from __future__ import annotations
@@ -46,32 +45,32 @@ __all__ = [
     "encode_in_chunks",
 ]
 
-for _kind in (Tensor, nn.Parameter):  # known from here on: a graph is compiled anew when a type becomes known
+for _kind in (Tensor, nn.Parameter):  # registered early: registering a type later would recompile graphs
     adapter_of(_kind(torch.empty(0)))
     namespace_of(_kind(torch.empty(0)))
 
 SCALES = ("temperature", "logit_scale", "scale")
-"""The arguments of losses that can be learned as the logarithm of a scale; a temperature is the inverse of one."""
+"""Arguments that can be learned as the logarithm of a scale; a temperature is the inverse of a scale."""
 
 OF_ROWS = {"labels", "grades"}
-"""The positional arguments of losses that are no embeddings."""
+"""Positional arguments of losses that are not embeddings."""
 
 
 class Options(TypedDict, total=False):
-    """The options that most losses have; the docstrings of the functions say what they do.
+    """Options of most losses; see the docstrings of the functions.
 
     Attributes
     ----------
     similarity : str, Similarity, callable or Module
         How embeddings are compared; a module is trained with the loss.
     reduction : {"mean", "sum", "none"}
-        What is made of the losses of the rows.
+        Reduction of the losses of the rows.
     block_size : int, None or "auto"
         Rows per block of the streamed execution.
     precision : {"high", "highest"}
         Precision of matrix products on accelerators.
     across : Ranks
-        Ranks that have other rows of the same batch.
+        Ranks that hold the other rows of the batch.
     """
 
     similarity: AnySimilarity
@@ -82,38 +81,37 @@ class Options(TypedDict, total=False):
 
 
 class Loss(nn.Module):
-    r"""A loss of the package, or any function of tensors, with its options: ``Loss(pnce.nca, temperature=0.5)``.
+    r"""Loss function with its options as a module: ``Loss(pnce.nca, temperature=0.5)``.
 
-    The arguments of the module are those of the function, its options too, which then go before those given here. Of
-    the options given here, an `nn.Parameter` is a parameter of this module, an `nn.Module` a submodule, and another
-    tensor a buffer, which `state_dict` leaves out. A tensor inside of another object, such as
-    ``similarities.bilinear(weight)``, stays where it is: write a module of two arrays for a learned similarity, which
-    gets float32 where embeddings have 16 bits.
+    The module takes the arguments of the function; options in a call override the options given here. An option that is
+    an `nn.Parameter` becomes a parameter of this module, an `nn.Module` a submodule, and another tensor a
+    non-persistent buffer. Tensors inside other objects, such as ``similarities.bilinear(weight)``, are not registered:
+    for a learned similarity, write a module of two arrays, which gets float32 for 16-bit embeddings.
 
-    A learned scale is the parameter `log_scale`, of one entry: the logarithm t of the scale, or of the inverse of the
-    temperature. The loss gets :math:`e^t`, with t limited to [0, log `max_scale`] as open_clip limits it after each
-    step. The parameter itself may leave that interval. A gradient that would push it further out is then set to 0, and
-    one that leads back is that at the limit. This is decided in each backward pass by itself, also where gradients are
-    added up (micro-batches, ranks that are "summed").
+    A learned scale is the parameter `log_scale`, of one entry: the logarithm t of the scale, or of the inverse
+    temperature. The loss gets :math:`e^t`, with t clipped to [0, log `max_scale`], as open_clip clips it after each
+    step. The parameter itself may leave that interval; then a gradient that would push it further out is 0, and a
+    gradient that leads back is the gradient at the limit. Each backward pass decides separately, even if gradients are
+    accumulated (micro-batches, "summed" ranks).
 
     Parameters
     ----------
     function : callable
-        The loss: a function of tensors and keyword options that returns a tensor.
+        Loss: a function of tensors and keyword options that returns a tensor.
     learnable : bool, default: False
-        Whether the temperature (or `scale`, or `logit_scale`) is learned. It starts at what is given here, or at the
+        Whether the temperature (or `scale`, or `logit_scale`) is learned. It starts at the given option, or at the
         default of the function.
     max_scale : float or None, default: 100.0
-        Largest learned scale; the smallest is 1. None limits neither.
+        Largest learned scale; the smallest is 1. None disables both limits.
     **options : Any
         Options of the function.
 
     Raises
     ------
     TypeError
-        If `function` cannot be called or has no option of that name, or the temperature to learn is no number.
+        If `function` is not callable or lacks an option, or the temperature to learn is not a number.
     ValueError
-        If there is no temperature or scale to learn, or it starts outside of the limits.
+        If there is no temperature or scale to learn, or it starts outside the limits.
 
     Examples
     --------
@@ -151,12 +149,12 @@ class Loss(nn.Module):
         self.registered: tuple[str, ...] = ()
         for name, value in options.items():
             self._keep(name, value)
-        # One axis, since FSDP2 shards no scalars.
+        # Shape (1,), since FSDP2 does not shard scalars.
         self.register_parameter("log_scale", None if self.start is None else nn.Parameter(torch.zeros(1)))
         self.reset_parameters()
 
     def _start(self, given: Any) -> float:
-        """The logarithm of the scale that learning starts at."""
+        """Initial logarithm of the scale."""
         if self.scaled is None:
             raise ValueError(
                 f"learnable: expected False for a loss without any of {', '.join(SCALES)}, got True for "
@@ -173,7 +171,7 @@ class Loss(nn.Module):
         return math.log(scale)
 
     def _keep(self, name: str, value: Any) -> None:
-        """Keep an option: what is learned or moves between devices is registered."""
+        """Store an option, registering parameters, modules and tensors."""
         if isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, nn.Module):
@@ -186,14 +184,14 @@ class Loss(nn.Module):
         self.registered += (name,)
 
     def reset_parameters(self) -> None:
-        """Set the learned scale to where it starts, as needed after `to_empty`."""
+        """Reset the learned scale to its initial value, as needed after `to_empty`."""
         if self.log_scale is not None and self.start is not None:
             with torch.no_grad():
                 self.log_scale.fill_(self.start)
 
     def _learned_scale(self, log_scale: Tensor) -> Tensor:
         """Return the scale within its limits."""
-        # In 16 bits the logarithm of 100 is off by 0.4 %, and so is what is made of it.
+        # In 16 bits the logarithm of 100 has an error that changes the scale by 0.4 %.
         exponent = log_scale.to(torch.promote_types(log_scale.dtype, torch.float32))
         if self.max_scale is not None:
             exponent = -at_most(-at_most(exponent, math.log(self.max_scale)), 0.0)
@@ -201,44 +199,46 @@ class Loss(nn.Module):
 
     @property
     def temperature(self) -> Any:
-        """The temperature in use: a tensor of one entry where it is learned; otherwise as given, or the default."""
+        """Temperature in use: a tensor of one entry if learned, else the given value or the default."""
         return self._in_use("temperature")
 
     @property
     def logit_scale(self) -> Any:
-        """The scale of the similarities in use, the inverse of `temperature`."""
+        """Scale of the similarities in use, the inverse of `temperature`."""
         return self._in_use("logit_scale")
 
     def _in_use(self, name: str) -> Any:
-        """Return the temperature or the scale: a tensor where it is learned or was given as one."""
+        """Return the temperature or the scale; a tensor if learned or given as one."""
         if self.scaled is None:
             raise AttributeError(name)
-        if self.log_scale is not None:  # an AttributeError before it is registered: a tensor of that name may be then
+        if (
+            self.log_scale is not None
+        ):  # AttributeError before registration, so that a tensor of that name can be registered
             scale = self._learned_scale(self.log_scale)
             return 1.0 / scale if name == "temperature" else scale
         found: Any = self._given(self.scaled)
         return found if (self.scaled == "temperature") == (name == "temperature") else 1.0 / found
 
     def _given(self, name: str) -> Any:
-        """Return an option as it was given, or its default."""
+        """Return an option as given, or its default."""
         if name in self.registered:
             return {**self._parameters, **self._buffers, **self._modules}[name]
         return self.options[name] if name in self.options else inspect.signature(self.function).parameters[name].default
 
     def _value(self, *arrays: Any, **options: Any) -> Tensor:
-        """Return the loss of the function's arguments.
+        """Return the value of the function.
 
         Parameters
         ----------
         *arrays : Tensor
-            The positional arguments of the function.
+            Positional arguments of the function.
         **options : Any
-            Options of the function, in place of those that the module was made with.
+            Options of the function, which override the module's.
 
         Returns
         -------
         Tensor
-            What the function returns.
+            Result of the function.
         """
         given = {**self.options, **{name: self._given(name) for name in self.registered}}
         if self.log_scale is not None and self.scaled is not None:
@@ -250,12 +250,12 @@ class Loss(nn.Module):
     forward: Callable[..., Tensor] = _value
 
     def config(self) -> dict[str, Any]:
-        """Return the options that the module was made with, as numbers and text.
+        """Return the options of the module as numbers and text.
 
         Returns
         -------
         dict
-            By name; what is neither number nor text is shown as text.
+            Options by name; other objects as text.
         """
         shown: dict[str, Any] = {name: _shown(_plain(value)) for name, value in self.options.items()}
         if self.start is not None and self.scaled is not None:
@@ -264,7 +264,7 @@ class Loss(nn.Module):
         return shown
 
     def extra_repr(self) -> str:
-        """Return the function, where the class does not name it, and the options."""
+        """Return the function, unless the class implies it, and the options."""
         hidden = {"learnable", "max_scale", "max_logit_scale"}
         shown = {name: value for name, value in self.config().items() if name not in hidden}
         learned = self.scaled if self.start is not None else None
@@ -278,7 +278,7 @@ class InfoNCE(Loss):
     Parameters
     ----------
     temperature : float, default: 0.07
-        Temperature, or where a learned one starts.
+        Temperature, or its initial value if learned.
     learnable : bool, default: False
         Whether the temperature is learned; see `Loss`.
     max_scale : float or None, default: 100.0
@@ -319,7 +319,7 @@ class InfoNCE(Loss):
     def forward(
         self, query: Tensor, positive_key: Tensor, negative_keys: Tensor | None = None, /, **options: Any
     ) -> Tensor:
-        """Return the loss; `negative_keys` and options as `portable_nce.info_nce` has them.
+        """Return the loss; see `portable_nce.info_nce`.
 
         Parameters
         ----------
@@ -328,7 +328,7 @@ class InfoNCE(Loss):
         positive_key : Tensor, shape (N, D)
             Embeddings of the keys; key i belongs to query i.
         negative_keys : Tensor, shape (M, D) or (N, M, D), optional
-            Negatives shared by all queries, or of each query, in the place of those in the batch.
+            Negatives shared by all queries, or separate for each query, in place of in-batch negatives.
         **options : Any
             Further options, such as `mask` and `weights`.
 
@@ -346,13 +346,13 @@ class NTXent(Loss):
     Parameters
     ----------
     temperature : float, default: 0.1
-        Temperature, or where a learned one starts.
+        Temperature, or its initial value if learned.
     learnable : bool, default: False
         Whether the temperature is learned; see `Loss`.
     max_scale : float or None, default: 100.0
         Largest inverse of a learned temperature; see `Loss`.
     keys : MemoryQueue, optional
-        Further negatives; what it holds when the loss is called.
+        Further negatives: its contents at the time of the call.
     **options : Unpack[Options]
         Options of most losses; see `Options`.
 
@@ -401,15 +401,15 @@ class FlatNCE(Loss):
     Parameters
     ----------
     temperature : float, default: 0.1
-        Temperature, or where a learned one starts.
+        Temperature, or its initial value if learned.
     learnable : bool, default: False
         Whether the temperature is learned; see `Loss`.
     max_scale : float or None, default: 100.0
         Largest inverse of a learned temperature; see `Loss`.
     include_positive : bool, default: False
-        Whether the positive stands among the negatives.
+        Whether the positive is in the denominator.
     form : {"log", "detach"}, default: "log"
-        The logarithm, or the form whose value is always 1.
+        Form of the loss: the logarithm, or the form whose value is always 1.
     **options : Unpack[Options]
         Options of most losses; see `Options`.
 
@@ -453,12 +453,12 @@ class FlatNCE(Loss):
 
 
 class DCL(Loss):
-    """The decoupled contrastive loss, `portable_nce.dcl`, as a module.
+    """Decoupled contrastive loss, `portable_nce.dcl`, as a module.
 
     Parameters
     ----------
     temperature : float, default: 0.1
-        Temperature, or where a learned one starts.
+        Temperature, or its initial value if learned.
     learnable : bool, default: False
         Whether the temperature is learned; see `Loss`.
     max_scale : float or None, default: 100.0
@@ -508,7 +508,7 @@ class SupCon(Loss):
     Parameters
     ----------
     temperature : float, default: 0.1
-        Temperature, or where a learned one starts.
+        Temperature, or its initial value if learned.
     learnable : bool, default: False
         Whether the temperature is learned; see `Loss`.
     max_scale : float or None, default: 100.0
@@ -516,7 +516,7 @@ class SupCon(Loss):
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         Treatment of several positives.
     keys : MemoryQueue, optional
-        Columns with labels in the place of the batch: what it holds when the loss is called.
+        Labelled columns in place of the batch: its contents at the time of the call.
     **options : Unpack[Options]
         Options of most losses; see `Options`.
 
@@ -553,7 +553,7 @@ class SupCon(Loss):
         embeddings : Tensor, shape (N, D)
             Embeddings.
         labels : Tensor of int, shape (N,)
-            The label of each.
+            Labels.
         **options : Any
             Further options of `portable_nce.supcon`, such as `keys`, `key_labels`, `mask` and `weights`.
 
@@ -566,12 +566,12 @@ class SupCon(Loss):
 
 
 class CLIP(Loss):
-    """CLIP's loss, `portable_nce.clip`, with its own learned scale.
+    """CLIP loss, `portable_nce.clip`, with a learned scale.
 
     Parameters
     ----------
     logit_scale : float, default: 1 / 0.07
-        Scale of the similarities, where learning starts; not its logarithm.
+        Initial scale of the similarities; not its logarithm.
     learnable : bool, default: True
         Whether the scale is learned, as its logarithm; see `Loss`.
     max_scale : float or None, default: 100.0
@@ -598,7 +598,7 @@ class CLIP(Loss):
         max_scale: float | None = 100.0,
         **options: Unpack[Options],
     ) -> None:
-        # Of what is learned, the module limits the logarithm, below too.
+        # A learned scale is limited by the module, on both sides.
         own: dict[str, Any] = {"logit_scale": logit_scale, "max_logit_scale": None if learnable else max_scale}
         super().__init__(clip, learnable=learnable, max_scale=max_scale, **own, **options)
 
@@ -621,14 +621,14 @@ class CLIP(Loss):
 
 
 class SigLIP(Loss):
-    """SigLIP's loss, `portable_nce.siglip`, with its own learned scale and bias.
+    """SigLIP loss, `portable_nce.siglip`, with learned scale and bias.
 
     Parameters
     ----------
     logit_scale : float, default: 10.0
-        Scale of the similarities, where learning starts; not its logarithm.
+        Initial scale of the similarities; not its logarithm.
     logit_bias : float, default: -10.0
-        What is added to the scaled similarities, where learning starts; the parameter `logit_bias`.
+        Initial bias added to the scaled similarities; the parameter `logit_bias`.
     learnable : bool, default: True
         Whether scale and bias are learned; see `Loss`.
     max_scale : float or None, default: 100.0
@@ -660,7 +660,7 @@ class SigLIP(Loss):
         )
 
     def reset_parameters(self) -> None:
-        """Set scale and bias to where they start, as needed after `to_empty`."""
+        """Reset scale and bias to their initial values, as needed after `to_empty`."""
         super().reset_parameters()
         if "logit_bias" in self.registered:
             with torch.no_grad():
@@ -685,17 +685,16 @@ class SigLIP(Loss):
 
 
 class MultipleNegatives(Loss):
-    r"""InfoNCE of an anchor with its positive against all other texts of the batch, hard negatives among them.
+    r"""InfoNCE of anchors and positives against all other texts of the batch, including hard negatives.
 
-    The columns of a batch are anchors, positives, and any number of negatives. The negatives of an anchor are the
-    positives of the others and the negatives of all; which is what sentence-transformers calls
-    ``MultipleNegativesRankingLoss`` (``scale`` is the inverse of the temperature; its ``hardness_mode`` is
-    ``"all_negatives"`` here).
+    The columns of a batch are anchors, positives, and any number of negatives. The negatives of an anchor are the other
+    positives and all negatives, as in sentence-transformers' ``MultipleNegativesRankingLoss`` (whose ``scale`` is the
+    inverse temperature; ``hardness_mode`` is ``"all_negatives"`` here).
 
     Parameters
     ----------
     temperature : float, default: 0.05
-        Temperature, or where a learned one starts.
+        Temperature, or its initial value if learned.
     learnable : bool, default: False
         Whether the temperature is learned; see `Loss`.
     max_scale : float or None, default: 100.0
@@ -733,8 +732,8 @@ class MultipleNegatives(Loss):
         anchor, positive, *negatives : Tensor, shape (N, D)
             Embeddings; row i of each column belongs to anchor i.
         **options : Any
-            Further options of `portable_nce.contrast`, such as `weights`, and `mask` (N, K), whose columns are those of
-            the positives, then of the negatives, column by column.
+            Further options of `portable_nce.contrast`, such as `weights`, and `mask` (N, K), whose columns are the
+            positives, then each column of negatives.
 
         Returns
         -------
@@ -745,12 +744,12 @@ class MultipleNegatives(Loss):
 
 
 class MemoryQueue(nn.Module):
-    """A first-in, first-out memory of embeddings without gradient, as persistent buffers: a `Queue` that is a module.
+    """First-in, first-out queue of embeddings without gradient: a `Queue` as a module with persistent buffers.
 
-    For MoCo, and with labels for cross-batch memories: losses take it where they take a `Queue`. It changes in `push`
-    and nowhere else, and not at all where an argument is refused. All buffers are in `state_dict`; one of another size
-    or width is refused as a whole. In the backward pass it raises `RuntimeError`: a function that
-    `torch.utils.checkpoint` computes again there would see the queue after the push.
+    Losses accept it in place of a `Queue`: for MoCo, or with labels as a cross-batch memory. Only `push` changes it,
+    and not if an argument is invalid. All buffers are in `state_dict`; loading another size or width raises before
+    anything changes. Reading it in a backward pass raises `RuntimeError`, since a function recomputed by
+    `torch.utils.checkpoint` would see the queue after the push.
 
     Parameters
     ----------
@@ -761,14 +760,14 @@ class MemoryQueue(nn.Module):
     labels : bool, default: False
         Whether each embedding has a label.
     dtype : torch.dtype, optional
-        The dtype of the embeddings; torch's default if None.
+        Dtype of the embeddings; torch's default if None.
     device : torch.device or str, optional
-        The device; torch's default if None.
+        Device; torch's default if None.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type.
+        If an argument has the wrong type.
     ValueError
         If a number is not positive.
 
@@ -805,38 +804,38 @@ class MemoryQueue(nn.Module):
         self.register_buffer("labels", torch.zeros(shape[0], dtype=torch.int64, device=device) if labelled else None)
 
     def forward(self) -> Queue:
-        """Return what it holds now, which a later `push` does not change.
+        """Return the current contents; a later `push` does not change them.
 
         Returns
         -------
         Queue
             A copy of the buffers.
         """
-        # What a loss keeps for its backward pass must not be written to.
+        # Copies, since a loss saves them for its backward pass.
         return Queue(self.rows.clone(), _read(self.valid), None if self.labels is None else self.labels.clone())
 
     def push(self, rows: Tensor, /, *, labels: Tensor | None = None, across: Ranks | None = None) -> None:
-        """Let rows in, in the place of the oldest; see `portable_nce.queue_push`.
+        """Append rows and drop the oldest; see `portable_nce.queue_push`.
 
         Parameters
         ----------
         rows : Tensor, shape (B, D)
-            What enters, the oldest first.
+            Embeddings to append, oldest first.
         labels : Tensor of int, shape (B,), optional
-            The labels of these rows, for a queue that holds labels.
+            Labels of these rows, if and only if the queue has labels.
         across : Ranks, optional
-            Ranks whose rows enter too, in their order, so that the queues of all stay equal.
+            Ranks whose rows are appended too, in rank order, so that all ranks keep the same queue.
 
         Raises
         ------
         TypeError
-            If `rows` or `labels` are of another library or dtype.
+            If `rows` or `labels` belong to another library or have an incompatible dtype.
         ValueError
             If `rows` has another width, or `labels` another length; if either is on another device; if `labels` are
             missing, or the queue has none.
         """
         held = Queue(self.rows, _read(self.valid), self.labels)
-        # Everything is checked and computed before the first buffer is written to.
+        # Check and compute everything before the first write.
         new = queue_push(held, rows, labels=labels, across=across)
         buffers: Any = (self.rows, self.valid, self.labels)
         for buffer, array in zip(buffers, new, strict=True):
@@ -849,12 +848,12 @@ class MemoryQueue(nn.Module):
             buffer.zero_()
 
     def extra_repr(self) -> str:
-        """Return the shape."""
+        """Return the sizes."""
         size, width = self.rows.shape
         return f"{size}, {width}{'' if self.labels is None else ', labels=True'}"
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
-        """Refuse a state that does not fit before any buffer is written to, since rows and flags belong together."""
+        """Reject an incompatible state before any buffer is written, so that rows and flags stay consistent."""
         given = {k.removeprefix(prefix): tuple(x.shape) for k, x in state_dict.items() if k.startswith(prefix)}
         wanted = {name: tuple(x.shape) for name, x in self.named_buffers()}
         if given and given != wanted:
@@ -865,22 +864,22 @@ class MemoryQueue(nn.Module):
 
 
 class MoCo(Loss):
-    """MoCo's loss, `portable_nce.moco`, with its queue, into which the keys of each batch go while it is training.
+    """MoCo loss, `portable_nce.moco`, with its queue, which collects the keys of each batch in training mode.
 
     Parameters
     ----------
     size : int
-        Slots of the queue.
+        Number of slots of the queue.
     width : int
-        Features of an embedding.
+        Width of the embeddings.
     temperature : float, default: 0.07
-        Temperature, or where a learned one starts.
+        Temperature, or its initial value if learned.
     learnable : bool, default: False
         Whether the temperature is learned; see `Loss`.
     max_scale : float or None, default: 100.0
         Largest inverse of a learned temperature; see `Loss`.
     **options : Unpack[Options]
-        Options of most losses; see `Options`. With `across`, the keys of all ranks go into the queues of all.
+        Options of most losses; see `Options`. With `across`, the keys of all ranks enter every rank's queue.
 
     Examples
     --------
@@ -907,12 +906,12 @@ class MoCo(Loss):
         self.queue = MemoryQueue(size, width)
 
     def forward(self, query: Tensor, key: Tensor, /, **options: Any) -> Tensor:
-        """Return the loss against the queue as it was before; while training, the keys enter it then.
+        """Return the loss against the current queue; in training mode, then append the keys.
 
         Parameters
         ----------
         query, key : Tensor, shape (N, D)
-            Embeddings; row i of one belongs to row i of the other. Those of the keys come from the momentum encoder.
+            Embeddings; row i of one belongs to row i of the other. The keys come from the momentum encoder.
         **options : Any
             Further options of `portable_nce.moco`, such as `mask` and `weights`.
 
@@ -928,7 +927,7 @@ class MoCo(Loss):
 
 
 def _copy(valid: Tensor) -> Tensor:
-    """A copy of which slots are valid, outside of a backward pass."""
+    """Copy of the validity flags; raises in a backward pass."""
     if torch._C._current_graph_task_id() != -1:  # noqa: SLF001  (as torch.utils.checkpoint asks)
         raise RuntimeError(
             "queue: expected to be read in the forward pass, got a backward pass, where torch.utils.checkpoint "
@@ -937,7 +936,7 @@ def _copy(valid: Tensor) -> Tensor:
     return valid.clone()
 
 
-# A compiled graph runs in a recomputation too: the check must be one of its operations.
+# A compiled graph also runs in a recomputation, so the check must be an operation of the graph.
 _compiled_copy = torch.library.custom_op(
     f"{__name__.replace('.', '_')}::copy", _copy, mutates_args=(), schema="(Tensor valid) -> Tensor"
 )
@@ -949,28 +948,28 @@ def _read(valid: Tensor) -> Tensor:
 
 
 class SentenceLoss(nn.Module):
-    """A loss for the trainer of sentence-transformers.
+    """Loss for the trainer of sentence-transformers.
 
-    Each column of the data set is embedded by the model; the loss gets the embeddings in the order of the columns, and
-    the labels where it takes `labels` or `grades`: ``MultipleNegatives()`` for (anchor, positive, negative, ...),
+    The model embeds each column of the data set. The loss gets the embeddings in column order, and the labels if it
+    takes `labels` or `grades`: ``MultipleNegatives()`` for (anchor, positive, negative, ...),
     ``InfoNCE(symmetric=True)`` for pairs, ``SupCon()`` for texts with classes, ``Loss(pnce.cosent)`` for pairs with a
-    similarity, ``Loss(pnce.triplet)`` for triplets. What the loss learns, the trainer trains with the model. On several
-    processes, the trainer wraps the model alone: give the loss `across`, so that what it learns stays equal on all.
+    similarity, ``Loss(pnce.triplet)`` for triplets. The trainer also trains the loss's parameters. On several processes
+    it wraps the model alone: give the loss `across`, so that its parameters stay equal on all ranks.
 
     Parameters
     ----------
     model : Module
         A SentenceTransformer, or any module that takes a dict of tensors and returns one with "sentence_embedding".
     loss : Loss
-        The loss of the embeddings.
+        Loss of the embeddings.
     chunk_size : int, optional
-        Texts of a column that are embedded at once; the batch may then be as large as the embeddings fit, since
-        activations are computed again in the backward pass (see `encode_in_chunks`). None embeds all at once.
+        Texts of a column to embed at once; activations are then recomputed in the backward pass (see
+        `encode_in_chunks`), so that batches can be large. None embeds all at once.
 
     Raises
     ------
     TypeError
-        If `model` or `loss` is none.
+        If `model` or `loss` has the wrong type.
 
     Examples
     --------
@@ -1000,14 +999,14 @@ class SentenceLoss(nn.Module):
         self.takes_labels = any(x.name in OF_ROWS for x in places)
 
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch, as the trainer calls it.
+        """Return the loss of a batch; called by the trainer.
 
         Parameters
         ----------
         sentence_features : iterable of dict
-            The features of each column.
+            Features of each column.
         labels : Tensor, shape (N,), optional
-            The labels of the rows.
+            Labels of the rows.
 
         Returns
         -------
@@ -1033,12 +1032,12 @@ class SentenceLoss(nn.Module):
         return embeddings
 
     def _embed(self, features: Mapping[str, Any]) -> Tensor:
-        # The model writes into the dict that it is given.
+        # Copied, since the model writes into the dict.
         embedding: Tensor = self.model(dict(features))["sentence_embedding"]
         return embedding
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return what the model card says of the loss.
+        """Return the description of the loss for the model card.
 
         Returns
         -------
@@ -1050,43 +1049,42 @@ class SentenceLoss(nn.Module):
 
 
 def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: int, **named: Any) -> Any:
-    """Return what an encoder makes of a batch, computed in chunks, of which the backward pass holds one at a time.
+    """Return the encoding of a batch, computed in chunks, of which the backward pass holds one at a time.
 
-    This is gradient caching (GradCache): a loss sees the embeddings of the whole batch, and the activations of the
-    encoder are held for one chunk alone. The embeddings are computed once for the loss. In the backward pass, each
-    chunk is computed again, with the state of the random numbers (dropout) and of autocast that it had, and takes its
-    rows of the gradient of the embeddings. Gradients are therefore those of an encoder that is called chunk by chunk,
-    and everything composes: several encoders, learned temperatures, `GradScaler`, a sum with other losses, `across`.
-    DDP reduces each gradient once for all chunks, and FSDP2 works; neither needs `no_sync`. Where each
-    forward pass communicates (FSDP2, and DDP with buffers), all ranks need as many chunks. What an encoder computes
-    from all rows of its input, as batch normalisation does, it computes from the rows of a chunk, and updates twice.
+    This is gradient caching (GradCache): the loss sees the embeddings of the whole batch, but the encoder's activations
+    are held for one chunk only. The embeddings are computed once. In the backward pass, each chunk is recomputed with
+    the same random state (dropout) and autocast state, and its rows of the embeddings' gradient. Gradients equal those
+    of the encoder called chunk by chunk, and everything composes: several encoders, learned temperatures, `GradScaler`,
+    sums with other losses, `across`. DDP reduces each gradient once for all chunks, and FSDP2 works; neither needs
+    `no_sync`. If each forward pass communicates (FSDP2, and DDP with buffers), all ranks need the same number of
+    chunks. Batch statistics, as in batch normalisation, are per chunk and updated twice.
 
     Parameters
     ----------
     encoder : callable
-        A module or function of a part of the batch.
+        Module or function of a part of the batch.
     *inputs : Any
-        Its arguments: tensors whose first axis is that of the batch, in dicts, tuples and lists too. What is no tensor
-        is given to each chunk as it is. They should be on the encoder's device: the random state of their devices is
-        kept, and that of the CPU.
+        Arguments of the encoder: tensors whose first axis is the batch, also in dicts, tuples and lists. Other objects
+        are passed unchanged to each chunk. Tensors should be on the encoder's device: the random states of their
+        devices and of the CPU are kept.
     chunk_size : int
-        Rows of a chunk; the last may have fewer.
+        Rows per chunk; the last may have fewer.
     **named : Any
-        Its keyword arguments, likewise.
+        Keyword arguments of the encoder, treated alike.
 
     Returns
     -------
     Any
-        What the encoder returns, with the rows of all chunks: a tensor, or tensors in a tuple, list or dict. Of a
-        number (0-d), such as a scale or a mean over rows, it is the mean over the rows of all chunks.
+        Output of the encoder, a tensor or a tuple, list or dict of tensors, with the rows of all chunks concatenated. A
+        0-d output, such as a scale or a mean over rows, is averaged, weighted by rows.
 
     Raises
     ------
     TypeError
-        If `encoder` is no function, or returns what are no tensors, or `chunk_size` is no integer.
+        If `encoder` is not callable or does not return tensors, or `chunk_size` is not an integer.
     ValueError
-        If it is not positive, there is no tensor, tensors have different numbers of rows, or an output has not the rows
-        of its chunk.
+        If `chunk_size` is not positive, there is no tensor, tensors have different numbers of rows, or an output lacks
+        the rows of its chunk.
 
     References
     ----------
@@ -1111,10 +1109,10 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
         got = sorted({*counts}) or "no tensor with an axis"
         raise ValueError(f"inputs: expected tensors with as many rows each, got {got}")
     parts, sizes = [], []
-    for k in range(max(-(-counts[0] // chunk_size), 1)):  # torch.compile makes a graph for each number of chunks
+    for k in range(max(-(-counts[0] // chunk_size), 1)):  # torch.compile makes one graph per number of chunks
         first = k * chunk_size
         sizes.append(min(chunk_size, counts[0] - first))
-        # As positional arguments, among which checkpoint looks for the devices whose random state it keeps.
+        # Positional, since checkpoint finds the devices whose random state it keeps among these.
         chunk = mapped(partial(_cut, slice(first, first + chunk_size)), (inputs, named))
         parts.append(checkpoint(_call, encoder, *chunk, use_reentrant=False))
     return mapped(partial(_joined, sizes), *parts)
@@ -1125,12 +1123,12 @@ def _call(encoder: Callable[..., Any], inputs: tuple[Any, ...], named: dict[str,
 
 
 def _cut(rows: slice, x: Any) -> Any:
-    """The rows of a tensor; anything else whole."""
+    """Rows of a tensor; other objects unchanged."""
     return x[rows] if isinstance(x, Tensor) and x.ndim else x
 
 
 def _joined(sizes: list[int], first: Any, *others: Any) -> Any:
-    """The outputs of the chunks, joined, or averaged if they are single numbers; what is no tensor, once."""
+    """Outputs of the chunks: concatenated, averaged if 0-d, or the first one if not tensors."""
     if first is None or isinstance(first, (str, bool)):
         return first
     if not isinstance(first, Tensor):
@@ -1157,14 +1155,14 @@ def _multiple_negatives(
     across: Ranks | None = None,
     **options: Any,
 ) -> Tensor:
-    """InfoNCE of anchors with all columns of the batch, of which the first holds the positives."""
+    """InfoNCE of anchors with the positives, the first column, and all negatives."""
     counts = [len(x) for x in (anchor, positive, *negatives)]
-    if any(count != counts[0] for count in counts):  # a set of symbolic sizes makes torch.compile fix them
+    if any(count != counts[0] for count in counts):  # a set of symbolic sizes would make torch.compile specialise them
         raise ValueError(f"positive: expected as many rows in all columns, got {counts}")
     columns = torch.cat([positive, *negatives])
     pairing: PairingName | Pairing = "diagonal"
     if across is not None and negatives:
-        # Ranks need not have as many rows: each row of a batch is labelled by its rank and number, negatives by -1.
+        # Rows are labelled by rank and index, negatives by -1, since ranks may have different numbers of rows.
         own = (across.communicator.rank << 32) + torch.arange(counts[0], device=anchor.device)
         pairing = labels(own, torch.cat([own, own.new_full((len(columns) - counts[0],), -1)]))
     loss: Tensor = contrast(
@@ -1174,7 +1172,7 @@ def _multiple_negatives(
 
 
 class _SameInCopies:
-    """An object that the copy of a module shares, such as a process group, which cannot be copied."""
+    """Object shared by copies of a module, such as a process group, which cannot be copied."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -1184,14 +1182,14 @@ class _SameInCopies:
 
 
 def _plain(value: Any) -> Any:
-    """An argument as the functions take it."""
+    """Argument in the form that the functions take."""
     if isinstance(value, MemoryQueue):
         return value()
     return value.value if isinstance(value, _SameInCopies) else value
 
 
 def _check_options(function: Callable[..., Array], options: Mapping[str, Any]) -> str | None:
-    """Check that a loss has these options; return which of them is its scale."""
+    """Check that a loss has these options; return the name of its scale."""
     parameters = inspect.signature(function).parameters
     takes_all = any(x.kind is x.VAR_KEYWORD for x in parameters.values())
     names = [name for name, x in parameters.items() if x.kind in {x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD}]
