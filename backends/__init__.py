@@ -1,1 +1,1 @@
-"""The adapters, one file a framework."""
+"""Adapters, one file per array library."""

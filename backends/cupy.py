@@ -11,11 +11,11 @@ from .tape import TapeAdapter
 
 
 class CupyAdapter(TapeAdapter):
-    """The adapter for CuPy arrays."""
+    """Adapter for CuPy arrays."""
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
-        # All is added up in float64.
+        # bincount accumulates in float64.
         if g.ndim == 1:
             return cupy.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
         total = cupy.zeros((size + 1, *g.shape[1:]), dtype=cupy.float64)
@@ -31,7 +31,7 @@ class CupyAdapter(TapeAdapter):
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> CupyAdapter:
-    """The adapter for CuPy arrays."""
+    """Adapter for CuPy arrays."""
     devices = tuple(f"cuda:{k}" for k in range(cupy.cuda.runtime.getDeviceCount()))
     version: str = cupy.__version__
     return CupyAdapter("cupy", namespace_of, version=version, devices=devices, half_precision=("float16",))

@@ -1,4 +1,4 @@
-"""Defaults of adapter methods, in functions of the array API."""
+"""Default adapter methods, in array-API functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Step = Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]]
 
 
 def of_floating(fn: Function, arrays: Sequence[Array], is_floating: Function) -> tuple[dict[int, Array], Function]:
-    """The floating-point arrays by place, and the function of these alone."""
+    """Floating-point arrays by position, and `fn` as a function of these alone."""
     floating = {k: x for k, x in enumerate(arrays) if is_floating(x)}
 
     def of_these(*values: Array) -> Any:
@@ -25,13 +25,13 @@ def of_floating(fn: Function, arrays: Sequence[Array], is_floating: Function) ->
 
 
 class Defaults:
-    """The methods that an adapter may leave out."""
+    """Methods that an adapter may leave out."""
 
     def __init__(self, namespace_of: Callable[[Array], Any]) -> None:
         self._namespace_of = namespace_of
 
     def namespace(self, array: Array) -> Any:
-        """The namespace of an array."""
+        """Namespace of an array."""
         return self._namespace_of(array)
 
     # Values
@@ -42,7 +42,7 @@ class Defaults:
         return False
 
     def check(self, x: Array) -> None:
-        """Each array can be computed with."""
+        """Accept any array."""
 
     def needs_gradient(self, x: Array) -> bool:
         return False
@@ -131,7 +131,7 @@ def _map_back(static: Any, arrays: Arrays, outputs: Arrays, cotangents: Arrays) 
 
 
 class _Defaults(Defaults):
-    """The defaults with facts for the listing."""
+    """Defaults with attributes for the listing."""
 
     version = "unknown"
     mode = "eager"
@@ -140,7 +140,7 @@ class _Defaults(Defaults):
 
 
 class Completed:
-    """An adapter with the defaults for what it leaves out."""
+    """Adapter completed by the defaults."""
 
     def __init__(self, adapter: Any, namespace_of: Callable[[Array], Any]) -> None:
         defaults: Any = _Defaults(namespace_of)

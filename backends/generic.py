@@ -1,4 +1,4 @@
-"""Any other array-API library (array-api-strict, mparray, ...), differentiated by the tape."""
+"""Other array-API libraries (array-api-strict, mparray, ...), differentiated by the tape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tape import TapeAdapter
 
 
 def adapter(namespace_of: Callable[[Any], Any], library: str) -> TapeAdapter:
-    """The adapter for the arrays of the importable array-API module `library`."""
+    """Adapter for the arrays of the importable array-API module `library`."""
     module = import_module(library)
     info = getattr(module, "__array_namespace_info__", None)
     devices = tuple(map(str, info().devices())) if info else ()

@@ -1,4 +1,4 @@
-"""The adapter of JAX: its own transformations."""
+"""Adapter of JAX, with JAX's own transformations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .defaults import Arrays, Defaults, Function, Pulls, Step
 
 
 def _beside(gradient: Any, argument: Any) -> Any:
-    """The gradient on the argument's device: that of an unused argument is made on JAX's default device."""
+    """Gradient on the argument's device; JAX creates that of an unused argument on the default device."""
     here = getattr(argument, "sharding", None)
     if isinstance(gradient, Tracer) or isinstance(argument, Tracer) or gradient.sharding == here:
         return gradient
@@ -27,26 +27,25 @@ def _beside(gradient: Any, argument: Any) -> Any:
 
 
 def _full_precision() -> AbstractContextManager[Any]:
-    """Products of all bits on a GPU or a TPU too, unless the user has chosen otherwise.
+    """Full-precision matrix products, also on GPU and TPU, unless the user has configured another precision.
 
-    A rule for a derivative enters it anew: JAX may call it after the loss has been left.
+    Derivative rules enter it again, since JAX may call them after the loss has returned.
     """
-    chosen = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (made at run time, unknown to mypy)
+    chosen = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (defined at run time, unknown to mypy)
     return jax.default_matmul_precision("highest") if chosen is None else nullcontext()
 
 
 def _outside(arrays: Arrays) -> AbstractContextManager[Any]:
-    """Outside of the derivative that is being taken, where no array belongs to it.
+    """Leave the current derivative trace if no array belongs to it.
 
-    JAX tells the calls of a compiled function apart by the derivative that they are in: without jit, each gradient
-    would leave an entry in its cache, which holds 4096.
+    JAX's cache of compiled calls is keyed by the trace: without jit, each gradient would add one of its 4096 entries.
     """
     return nullcontext() if any(isinstance(x, Tracer) for x in arrays) else eval_context()
 
 
 def _varying(init: Arrays, xs: Arrays) -> Arrays:
-    """A carry to begin with, of which JAX is told that it varies over the axes of a mesh that the blocks vary over."""
-    typeof = getattr(jax, "typeof", None)  # as old as such axes
+    """Initial carry, marked as varying over the mesh axes that the blocks vary over."""
+    typeof = getattr(jax, "typeof", None)  # exists since varying axes do
     if typeof is None:
         return init
     axes = [getattr(x, "manual_axis_type", getattr(x, "vma", None)) for x in map(typeof, (*init, *xs))]
@@ -59,7 +58,7 @@ def _varying(init: Arrays, xs: Arrays) -> Arrays:
 
 
 class _Static:
-    """What JAX is not to take apart and put together again, as it does tuples: its caches would hold each of them."""
+    """Opaque static argument: JAX flattens and rebuilds tuples, and its caches would hold each copy."""
 
     __slots__ = ("inside",)
 
@@ -68,11 +67,11 @@ class _Static:
 
 
 _STATICS = 4096
-"""How many are told apart; functions that a user makes anew for each call are not held for ever."""
+"""Size of the cache of statics; bounded, so that functions created in each call are released."""
 
 
 def _opened(function: Function) -> Function:
-    """The function of what is inside of a static."""
+    """`function` applied to the content of a `_Static`."""
 
     def of_the_inside(static: _Static, *arguments: Any, **options: Any) -> Any:
         return function(static.inside, *arguments, **options)
@@ -81,14 +80,14 @@ def _opened(function: Function) -> Function:
 
 
 def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Function:
-    """A function whose gradient is not its own, by a rule for reverse mode alone."""
+    """Function with a custom gradient, for reverse mode only."""
 
     @partial(jax.custom_vjp, nondiff_argnums=(0,))
     def bound(static: Any, *arrays: Any) -> Arrays:
         return forward(static, *arrays)
 
     def forth(static: Any, *arrays: Any) -> tuple[Arrays, tuple[Arrays, Arrays]]:
-        arrays = tuple(map(jnp.asarray, arrays))  # jax.grad of a Python number has JAX's literals here, not arrays
+        arrays = tuple(map(jnp.asarray, arrays))  # jax.grad of a Python number passes literals here, not arrays
         outputs = forward(static, *arrays)
         return outputs, (arrays, outputs)
 
@@ -104,7 +103,7 @@ def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[An
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _mapped(linear: Any, x: Any) -> Any:
-    """A map between the devices of a mesh, whose collectives JAX differentiates itself."""
+    """Linear map between the devices of a mesh; JAX differentiates its collectives."""
     return linear(x)
 
 
@@ -113,12 +112,12 @@ def _mapped_tangent(linear: Any, primals: Arrays, tangents: Arrays) -> Arrays:
     return _mapped(linear, *primals), linear.derivative()(*tangents)
 
 
-# Products of 16 bits are primitives, not functions with `jax.custom_jvp`: out of a scan, JAX moves what is the same in
-# each step by a partial evaluation, which leaves only the values of such a function, and their derivative is another.
+# Products of 16 bits are primitives, not `jax.custom_jvp` functions: JAX hoists loop-invariant code out of a scan by
+# partial evaluation, which would drop the custom rule.
 
 
 def _halves(*arrays: Any, functions: _Static) -> list[Any]:
-    """The first of two functions, but the second on a processor: what is lowered for a platform has one of them."""
+    """`of_halves`, or `plainly` on a CPU; only one is lowered for a platform."""
     of_halves, plainly, _ = functions.inside
     with _full_precision():
         found: list[Any] = jax.tree.leaves(jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves))
@@ -130,7 +129,7 @@ def _halves_types(*types: Any, functions: _Static) -> list[Any]:
 
 
 def _halves_tangent(primals: Arrays, tangents: Arrays, *, functions: _Static) -> tuple[list[Any], list[Any]]:
-    """The tangents are those of the second function; their transposes go by halves where the engine has a way to."""
+    """Tangents of the plain function; transposes use 16-bit products where `pulls` has them."""
     _, plainly, pulls = functions.inside
     values = _halves_p.bind(*primals, functions=functions)
     live = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero) and (k in pulls or not pulls)]
@@ -175,7 +174,7 @@ def _linear_type(*types: Any, maps: _Static) -> Any:
 
 
 def _linear_tangent(primals: Arrays, tangents: Arrays, *, maps: _Static) -> tuple[Any, Any]:
-    """The tangent: the function of that of the first array; by the other arrays JAX differentiates it itself."""
+    """Tangent: the map applied to the first tangent, plus JAX's derivative by the other arrays."""
     (x, *constants), (first, *others) = primals, tangents
     value, parts = _linear_p.bind(x, *constants, maps=maps), []
     if not isinstance(first, ad.Zero):
@@ -195,7 +194,7 @@ def _linear_transpose(cotangent: Any, x: Any, *constants: Any, maps: _Static) ->
 
 
 def _linear_batch(arrays: Arrays, axes: Sequence[int | None], *, maps: _Static) -> tuple[Any, int]:
-    """The function and its transpose, mapped over the constants; the first array and the result have an axis each."""
+    """The function and its transpose, mapped over the constants; the first array and the result are batched."""
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
     x, axis = arrays[0], axes[0]
     x = jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
@@ -216,17 +215,16 @@ def _primitive(name: str, function: Function, types: Function, tangent: Any, bat
 
 _halves_p = _primitive("halves", _halves, _halves_types, _halves_tangent, _halves_batch, several=True)
 _linear_p = _primitive("linear", _linear, _linear_type, _linear_tangent, _linear_batch, several=False)
-"""A function that is linear in the first of its arrays, with another function for its transpose.
+"""Function that is linear in its first array, with a separate transpose.
 
-What JAX has for it, `jax.custom_derivatives.linear_call`, is neither mapped by `jax.vmap` nor differentiated by the
-other arrays.
+`jax.custom_derivatives.linear_call` supports neither `jax.vmap` nor derivatives by the other arrays.
 """
 ad.primitive_transposes[_linear_p] = _linear_transpose
 
 
 @dataclass(frozen=True)
 class _MeshAxis:
-    """An axis of a mesh, or several, within `jax.shard_map`: each of its devices has as many rows."""
+    """One or several mesh axes within `jax.shard_map`; all devices have equal numbers of rows."""
 
     name: str | tuple[str, ...]
     library = "jax"
@@ -235,7 +233,7 @@ class _MeshAxis:
     def size(self) -> int:
         add_up: Any = jax.lax.psum
         try:
-            return int(add_up(1, self.name))  # known when it is traced
+            return int(add_up(1, self.name))  # static under tracing
         except NameError as error:
             raise ValueError(f"across: expected a call inside of jax.shard_map over the axis {self.name!r}") from error
 
@@ -247,7 +245,7 @@ class _MeshAxis:
         return jax.lax.all_gather(x, self.name, tiled=True)
 
     def replicate(self, x: Any) -> Any:
-        # What is gathered varies over the axis to JAX; what is added up does not.
+        # A psum in place of a gather, since JAX considers only its result equal on all devices.
         whole = jnp.zeros((self.size * x.shape[0], *x.shape[1:]), dtype=x.dtype)
         return self.all_reduce(jax.lax.dynamic_update_slice_in_dim(whole, x, self.rank * x.shape[0], 0))
 
@@ -257,7 +255,7 @@ class _MeshAxis:
 
 
 def _with_gradient(function: Callable[..., Arrays]) -> Any:
-    """A function whose forward pass computes its gradient, compiled."""
+    """Compiled function whose forward pass also computes the gradient."""
     run = jax.jit(_opened(function), static_argnums=0, static_argnames="need_grad")
 
     @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -281,7 +279,7 @@ def _with_gradient(function: Callable[..., Arrays]) -> Any:
 
 
 class JaxAdapter(Defaults):
-    """The adapter for JAX arrays and tracers."""
+    """Adapter for JAX arrays and tracers."""
 
     name = "jax"
     mode = "traced"
@@ -290,13 +288,13 @@ class JaxAdapter(Defaults):
 
     def __init__(self, namespace_of: Callable[[Any], Any]) -> None:
         super().__init__(namespace_of)
-        self._bound: dict[Function, Function] = {}  # what has been compiled, by function
+        self._bound: dict[Function, Function] = {}  # compiled functions
         self._static = lru_cache(_STATICS)(_Static)
 
     def _kept(self, function: Function, compiled: Callable[[], Function]) -> Function:
-        """The result of `compiled`, made once for each function.
+        """Result of `compiled`, cached by function.
 
-        Of equal statics it is given the first, or JAX's caches would hold another in every call.
+        Equal statics are replaced by the first one, so that JAX's caches do not grow with each call.
         """
         if function not in self._bound:
             bound = compiled()
@@ -337,7 +335,7 @@ class JaxAdapter(Defaults):
         return value_and_gradient
 
     def has_half_products(self, x: Any) -> bool:
-        while isinstance(x, Tracer) and hasattr(x, "primal"):  # differentiated without a compiler
+        while isinstance(x, Tracer) and hasattr(x, "primal"):  # differentiated without jit
             x = x.primal
         return isinstance(x, Tracer) or any(device.platform != "cpu" for device in x.devices())
 
@@ -366,7 +364,7 @@ class JaxAdapter(Defaults):
         return _MeshAxis(group) if names and all(isinstance(name, str) for name in names) else None
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
-        # Not a scatter, which a compiler could not fuse with what is done to the matrix next.
+        # Not a scatter, which XLA cannot fuse with the next operations.
         i, j = (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
         inside = (i >= row) & (i < row + count)
         return jnp.where(inside & (i - row == j - column), jnp.reshape(jnp.asarray(value, x.dtype), (-1, 1)), x)

@@ -1,8 +1,8 @@
-"""The adapter of MLX: its own transformations.
+"""Adapter of MLX, with MLX's own transformations.
 
-MLX is lazy: operations build a graph, of which it evaluates what is asked for. Two things follow. A one-pass loss may
-build its gradient in the forward pass whenever it could be differentiated; unused, it is never evaluated. And the
-blocks of a scan need an order: MLX evaluates a graph breadth first, twenty nodes wide, and would hold many blocks.
+MLX is lazy: operations build a graph, and only needed parts are evaluated. So a one-pass loss can always build its
+gradient in the forward pass; if unused, it is never evaluated. And the blocks of a scan need an explicit order: MLX
+evaluates a graph breadth first, twenty nodes wide, and would hold many blocks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .defaults import Array, Arrays, Defaults, Function, Step, of_floating
 from .mlx_namespace import is_traced, not_differentiated, ruled
 
 CHUNK = 64
-"""Terms of an inner sum in `sum_along`."""
+"""Number of terms of an inner sum in `sum_along`."""
 
 
 def _filled(found: Sequence[Array | None], arrays: Sequence[Array]) -> list[Array]:
-    """One cotangent for each array, which MLX requires: zeros where there is none, in the dtype of the array."""
+    """One cotangent per array in its dtype, as MLX requires; zeros in place of None."""
     given = [*found, *[None] * (len(arrays) - len(found))]
     return [mx.zeros_like(x) if g is None else g.astype(x.dtype) for g, x in zip(given, arrays, strict=True)]
 
@@ -30,20 +30,20 @@ def _is_floating(x: Array) -> bool:
 
 
 def _link(earlier: Sequence[Array]) -> Array:
-    """A number that depends on all these arrays."""
+    """Scalar that depends on all these arrays."""
     return mx.stop_gradient(mx.stack([mx.reshape(x, (-1,))[0].astype(mx.float32) for x in earlier])[0])
 
 
 def _after(tile: Array, link: Array) -> Array:
-    """The tile, of which nothing can be evaluated before `link` is.
+    """Tile that cannot be evaluated before `link`.
 
-    `mlx.core.depends` says this too, but has no rules for `jvp` and `vmap`.
+    `mlx.core.depends` has no rules for `jvp` and `vmap`.
     """
     return mx.where(mx.array(True), tile, link.astype(tile.dtype))  # noqa: FBT003  (a condition)
 
 
 def _entry(tree: Any, axes: Any, k: int) -> Any:
-    """One entry of a batch of nested tuples; an axis of None stands for what is not in a batch."""
+    """One entry of a batch of nested tuples; None is the axis of an unbatched array."""
     if isinstance(tree, (tuple, list)):
         return tuple(_entry(x, axis, k) for x, axis in zip(tree, axes, strict=True))
     return tree if axes is None else mx.take(tree, k, axis=axes)
@@ -56,9 +56,9 @@ def _batch_size(tree: Any, axes: Any) -> int:
 
 
 def _vectorised(function: Callable[[Any], Arrays]) -> Callable[[Any, Any], tuple[Arrays, tuple[int, ...]]]:
-    """The rule for `vmap` of a function with a rule: entry by entry.
+    """`vmap` rule of a function with custom derivatives: entry by entry.
 
-    Without one, MLX vectorises the forward pass, and a gradient of the result would not know of the other rules.
+    Without it, MLX would vectorise the forward pass and ignore the other rules in gradients.
     """
 
     def one_by_one(primals: Any, axes: Any) -> tuple[Arrays, tuple[int, ...]]:
@@ -70,7 +70,7 @@ def _vectorised(function: Callable[[Any], Arrays]) -> Callable[[Any, Any], tuple
 
 
 class MlxAdapter(Defaults):
-    """The adapter for MLX's arrays."""
+    """Adapter for MLX arrays."""
 
     name = "mlx"
     mode = "eager"
@@ -78,7 +78,7 @@ class MlxAdapter(Defaults):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The default first. Arrays of MLX have no device: functions have."""
+        """Devices, the default first. In MLX, functions have a device, arrays have none."""
         found = [str(kind.name) for kind in (mx.gpu, mx.cpu) if mx.is_available(mx.Device(kind))]
         default = str(mx.default_device().type.name)
         return tuple(sorted(found, key=lambda name: name != default))
@@ -98,7 +98,7 @@ class MlxAdapter(Defaults):
             )
 
     def value_and_grad(self, fn: Function, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Function:
-        # With `has_aux` or without, MLX differentiates the first of what a function returns.
+        # MLX differentiates the first result of a function, with or without `has_aux`.
         if isinstance(argnums, int):
             transformed: Function = mx.value_and_grad(fn, argnums=argnums)
             return transformed
@@ -107,7 +107,7 @@ class MlxAdapter(Defaults):
 
         def in_turn(*arguments: Any, **options: Any) -> tuple[Any, Any]:
             value, gradients = of_all(*arguments, **options)
-            # MLX returns the gradients in the order of the arguments, and of one argument not in a tuple.
+            # MLX returns gradients in the order of the arguments, and no tuple for a single one.
             by_number = {order[0]: gradients} if len(order) == 1 else dict(zip(order, gradients, strict=True))
             return value, tuple(by_number[number] for number in argnums)
 
@@ -129,7 +129,7 @@ class MlxAdapter(Defaults):
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Array, Array]]:
         def run(static: Any, arrays: Arrays, wanted: tuple[bool, ...]) -> Arrays:
-            places: list[int] = []  # of the arrays that have a gradient
+            places: list[int] = []  # positions of arrays with a gradient
 
             def forth(arrays: Arrays) -> Arrays:
                 with not_differentiated():
@@ -169,7 +169,7 @@ class MlxAdapter(Defaults):
         return ruled(linear, vjp=back, jvp=push)(x)
 
     def sum_along(self, x: Array, axis: int) -> Array:
-        """The sums, of sums of 64: of 4096 terms, with a tenth of the error of MLX's own, which adds one by one."""
+        """Sums of sums of 64 terms: for 4096 terms, a tenth of the error of MLX's sequential sum."""
         length = x.shape[axis]
         if length <= CHUNK * 2 or mx.default_device().type != mx.cpu:
             return mx.sum(x, axis=axis)
@@ -193,7 +193,7 @@ class MlxAdapter(Defaults):
 
 
 def _gradients(function: Function, static: Any, places: tuple[int, ...], arrays: Arrays, gradients: Arrays) -> Arrays:
-    """The gradients, which have been computed, as functions of the arrays, with the derivatives of `function`."""
+    """Computed gradients as functions of the arrays, with the second derivatives of `function`."""
 
     def chosen(*arrays: Array) -> list[Array]:
         found = function(static, *arrays, need_grad=tuple(k in places for k in range(len(arrays))))[2:]

@@ -1,7 +1,6 @@
-"""MLX's functions as the array API has them: where `mlx.core` lacks one, an argument, or a dtype, with the reason.
+"""Array-API namespace of MLX: replacements for functions, arguments and dtypes that `mlx.core` lacks.
 
-`mlx.core` says that it is a namespace of the standard (`array.__array_namespace__`), and is nearly one. What is mended
-here was found on MLX 0.32.4; everything else is MLX's own function.
+`mlx.core` nearly follows the standard. The deviations below were found on MLX 0.32.4; all other functions are MLX's.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from .defaults import Array, Function
 __all__ = ["is_traced", "namespace", "not_differentiated", "ruled"]
 
 _INDEX = mx.int32
-"""The dtype of indices that `mlx.core.__array_namespace_info__` names; MLX's own functions return uint32."""
+"""Index dtype of `mlx.core.__array_namespace_info__`; MLX's functions return uint32."""
 
 
 def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
-    """MLX's takes no `copy` and no `device`."""
-    # Without `copy`: arrays are values, and nothing but assignment of their owner changes one.
+    """`astype` with `copy` and `device`, which MLX's lacks."""
+    # `copy` is ignored: MLX arrays are values.
     return mx.astype(x, dtype, stream=device)
 
 
 def is_traced(x: Array) -> bool:
     """Whether a transformation traces `x`.
 
-    MLX does not say, but `async_eval` raises for an array that is traced. One that is not is evaluated meanwhile.
+    MLX has no query, but `async_eval` raises for a traced array. Other arrays are evaluated by it.
     """
     try:
         mx.async_eval(mx.stop_gradient(x))
@@ -42,18 +41,17 @@ def is_traced(x: Array) -> bool:
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
-    """MLX's takes no `device`.
+    """`asarray` with `device`, which MLX's lacks.
 
-    A copy is for another thread to read, and holds numbers without a graph: no cotangent passes back through it. MLX
-    evaluates an array in the thread that made it alone ("There is no Stream(cpu, 1) in current thread"). Within a
-    derivative it keeps the graphs of evaluated arrays, and threads that free such a graph at once end in a segmentation
-    fault.
+    A copy has no graph, so that other threads can read it; cotangents do not pass through it. MLX evaluates an array
+    only in the thread that made it ("There is no Stream(cpu, 1) in current thread"). Within a derivative it keeps the
+    graphs of evaluated arrays, and concurrent frees of such a graph end in a segmentation fault.
     """
     with nullcontext() if device is None else mx.stream(device):
         x = mx.asarray(obj, dtype)
         if not copy or not x.size:
             return x
-        if x.dtype in (mx.float64, mx.bfloat16):  # MLX reads buffers of float64 as float32; Python has none of bfloat16
+        if x.dtype in (mx.float64, mx.bfloat16):  # MLX reads float64 buffers as float32; Python has no bfloat16 buffers
             return mx.array(x.tolist(), dtype=x.dtype)
         buffer: Any = x
         copied: Any = memoryview(buffer)
@@ -61,7 +59,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 
 
 def _on_device(name: str) -> Function:
-    """A function that creates arrays, with the argument `device` in the place of MLX's `stream`."""
+    """Creation function with the argument `device` in place of MLX's `stream`."""
     function = getattr(mx, name)
 
     @functools.wraps(function)
@@ -73,7 +71,7 @@ def _on_device(name: str) -> Function:
 
 
 def _reduction(name: str) -> Function:
-    """A sum or product, with the argument `dtype` that MLX's lacks."""
+    """Sum or product with the argument `dtype`, which MLX's lacks."""
     function = getattr(mx, name)
 
     @functools.wraps(function)
@@ -84,26 +82,26 @@ def _reduction(name: str) -> Function:
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """MLX calls the value `vals`."""
+    """The fill value is `vals` in MLX."""
     return mx.full(shape, fill_value, dtype, stream=device)
 
 
 def full_like(x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """MLX calls the value `vals`."""
+    """The fill value is `vals` in MLX."""
     return mx.full_like(x, fill_value, dtype, stream=device)
 
 
 def _indices(found: Array) -> Array:
-    """Indices as constants, with the dtype of indices.
+    """Constant indices of the index dtype.
 
-    Where they are computed from an array that is differentiated, MLX raises: "[gather] Cannot calculate VJP with
-    respect to indices. Use stop_gradient on indices".
+    For indices computed from a differentiated array, MLX raises "[gather] Cannot calculate VJP with respect to indices.
+    Use stop_gradient on indices".
     """
     return mx.stop_gradient(found.astype(_INDEX))
 
 
 def _place(name: str) -> Function:
-    """The index of an extreme entry."""
+    """`argmax` or `argmin`."""
     function = getattr(mx, name)
 
     @functools.wraps(function)
@@ -114,10 +112,9 @@ def _place(name: str) -> Function:
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The order of the entries: MLX's takes neither `descending` nor `stable`.
+    """`argsort` with `descending` and `stable`, which MLX's lacks.
 
-    MLX's sort is a merge sort, on the processor `std::stable_sort`: entries that are equal keep their order. For a
-    descending order they are reversed before and after.
+    MLX's sort is stable: a merge sort, on the CPU `std::stable_sort`. For a descending order, reverse before and after.
     """
     if not descending:
         return _indices(mx.argsort(x, axis=axis))
@@ -126,24 +123,24 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """Entries by their indices, which are constants (see `_indices`)."""
+    """`take` with constant indices (see `_indices`)."""
     return mx.take(x, mx.stop_gradient(indices), axis=axis)
 
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The entries in order: MLX's takes neither `descending` nor `stable`."""
+    """`sort` with `descending` and `stable`, which MLX's lacks."""
     found = mx.sort(x, axis=axis)
     return mx.flip(found, axis=axis) if descending else found
 
 
 def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """Where entries belong in an order, with the dtype of indices."""
+    """`searchsorted` that returns the index dtype."""
     ordered = x1 if sorter is None else mx.take(x1, sorter, axis=0)
     return _indices(mx.searchsorted(ordered, x2, side=side))
 
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The sums up to each entry: MLX's takes no `include_initial`."""
+    """`cumulative_sum` with `include_initial`, which MLX's lacks."""
     axis = 0 if axis is None else axis
     found = mx.cumsum(x if dtype is None else mx.astype(x, dtype), axis=axis)
     if not include_initial:
@@ -153,20 +150,20 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
 
 
 def eigh(x: Array, /) -> tuple[Array, Array]:
-    """MLX has eigenvalues on the CPU alone, and wants to be told."""
+    """`eigh` on the CPU, the only device that MLX supports."""
     values, vectors = mx.linalg.eigh(x, stream=mx.cpu)
     return values, vectors
 
 
 def svd(x: Array, /, *, full_matrices: bool = True) -> tuple[Array, Array, Array]:
-    """MLX's takes no `full_matrices`, and is on the CPU alone."""
+    """`svd` with `full_matrices`, which MLX's lacks, on the CPU, the only device that MLX supports."""
     u, s, vh = mx.linalg.svd(x, stream=mx.cpu)
     count = s.shape[-1]
     return (u, s, vh) if full_matrices else (u[..., :count], s, vh[..., :count, :])
 
 
 def ruled(function: Function, **rules: Function) -> Any:
-    """A function with rules of its own for the transformations `vjp`, `jvp` and `vmap`."""
+    """Function with custom `vjp`, `jvp` and `vmap` rules."""
     bound: Any = mx.custom_function(function)
     for transformation, rule in rules.items():
         getattr(bound, transformation)(rule)
@@ -174,7 +171,7 @@ def ruled(function: Function, **rules: Function) -> Any:
 
 
 def _by_its_rule(function: Function, slope: Function) -> Function:
-    """A function of one array, whose derivative is `slope` of its argument and its result."""
+    """Function of one array with derivative ``slope(argument, result)``."""
 
     def pull(primal: Array, cotangent: Array, output: Array) -> Array:
         return cotangent * slope(primal, output)
@@ -187,7 +184,7 @@ def _by_its_rule(function: Function, slope: Function) -> Function:
 
 
 def _exact_exp(x: Array) -> Array:
-    """``exp(x)`` from ``expm1``, which the C library computes; of negative numbers as ``1 / exp(-x)``."""
+    """``exp(x)`` from the C library's ``expm1``; ``1 / exp(-x)`` for negative x."""
     growth = mx.expm1(mx.abs(x)) + 1.0
     return mx.where(x < 0, 1.0 / growth, growth)
 
@@ -201,30 +198,30 @@ def _is_mended(x: Array) -> bool:
 
 
 def exp(x: Array, /) -> Array:
-    """The exponential, exact to two units in the last place on the processor too.
+    """Exponential with an error of at most two units in the last place, also on the CPU.
 
-    There MLX multiplies by log2(e) in one rounding, whatever the dtype
+    On the CPU, MLX multiplies by log2(e) with one rounding, for every dtype
     (https://github.com/ml-explore/mlx/issues/3047, https://github.com/ml-explore/mlx/issues/1341): the relative error
-    of ``mx.exp(x)`` is some ``1e-7 |x|``. In float32 these are 7 units in the last place for x = -9, and 60 for
-    x = -75; float64 has no more digits than that, and ``mx.exp(mx.array(100.0, dtype=mx.float64))`` is infinite.
+    of ``mx.exp(x)`` is about ``1e-7 |x|``: in float32, 7 units in the last place for x = -9 and 60 for x = -75. float64
+    is no more precise, and ``mx.exp(mx.array(100.0, dtype=mx.float64))`` is infinite.
     """
     return _exp(x) if _is_mended(x) else mx.exp(x)
 
 
 def expm1(x: Array, /) -> Array:
-    """``exp(x) - 1``; MLX's has tangents by its `exp`."""
+    """``exp(x) - 1`` with exact tangents; MLX's uses its `exp`."""
     return _expm1(x) if _is_mended(x) else mx.expm1(x)
 
 
 _closed = ContextVar("_closed", default=False)
-"""Whether this thread is in a function with a rule of its own."""
+"""Whether this thread is inside a function with custom rules."""
 
 
 @contextmanager
 def not_differentiated() -> Iterator[None]:
-    """Let `where` be MLX's in a function that has a rule of its own, inside of which MLX differentiates nothing.
+    """Use MLX's `where` inside a function with custom rules, where MLX differentiates nothing.
 
-    The rule of each `where` costs some 10 µs.
+    The custom rule of `where` costs about 10 µs.
     """
     before = _closed.set(True)
     try:
@@ -255,10 +252,10 @@ _where = ruled(mx.where, vjp=_pull_choice, jvp=_push_choice, vmap=_vectorise_cho
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:
-    """Entries of `x1` or of `x2`; the entry that is not taken has the derivative 0, whatever the cotangent.
+    """`where` with derivative 0 for the entry that is not selected, even for an infinite cotangent.
 
-    MLX multiplies the cotangent by the condition (`Select::vjp` in its ``primitives.cpp``), so that an infinite one is
-    NaN where it should be 0: ``mx.vjp(lambda x: mx.where(x > 0, x, 0.0), [mx.array([-1.0])], [mx.array([mx.inf])])``.
+    MLX multiplies the cotangent by the condition (`Select::vjp` in its ``primitives.cpp``), which turns inf into NaN:
+    ``mx.vjp(lambda x: mx.where(x > 0, x, 0.0), [mx.array([-1.0])], [mx.array([mx.inf])])``.
     """
     if _closed.get():
         return mx.where(condition, x1, x2)
@@ -270,11 +267,11 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
 
 
 def _mended() -> ModuleType:
-    """A module of MLX's functions and those above; under MLX's name, by which messages speak of it."""
+    """Module of MLX's functions with those above; named as MLX, for error messages."""
     mended = ModuleType(mx.__name__, __doc__)
     vars(mended).update({name: value for name, value in vars(mx).items() if not name.startswith("__")})
     vars(mended).update({"__version__": vars(mx)["__version__"], "bool": mx.bool_})
-    # MLX's `linspace` and `eye` are as those of the standard but for `stream`.
+    # MLX's `linspace` and `eye` differ from the standard only in `stream`.
     for name in (*("arange", "empty", "empty_like", "eye", "linspace"), *("ones", "ones_like", "zeros", "zeros_like")):
         setattr(mended, name, _on_device(name))
     for name in ("prod", "sum"):
@@ -292,4 +289,4 @@ def _mended() -> ModuleType:
 
 
 namespace: Any = _mended()
-"""The namespace to compute with."""
+"""Namespace to compute with."""

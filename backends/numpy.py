@@ -12,14 +12,14 @@ from .numpy_namespace import where
 from .tape import TapeAdapter
 
 LARGE = 2**15
-"""Entries of a matrix from which on a product with ones takes less time than a sum."""
+"""Matrix size from which a product with ones is faster than a sum."""
 
 
 def keep_memory() -> None:
-    """Let the C library keep the memory of tiles between them.
+    """Make the C library reuse the memory of tiles.
 
-    It gives large pieces back to the system as they are freed, and the system clears the next ones page by page, which
-    costs more than what is computed on them; until a piece has been freed that is as large as any it deals with itself.
+    It returns large freed blocks to the system, which zeroes new ones page by page, at a higher cost than the
+    computation. Freeing one block of the largest size that it manages itself raises that threshold.
     """
     np.empty(2**25 - 2**14, dtype=np.uint8)
 
@@ -27,17 +27,17 @@ def keep_memory() -> None:
 _SMALLEST: dict[Any, float] = {
     np.dtype(dtype): math.log(1.01 * np.finfo(dtype).tiny) for dtype in (np.float32, np.float64)
 }
-"""The least exponent whose exponential is not subnormal."""
+"""Smallest exponent whose exponential is not subnormal."""
 
 
 class NumpyAdapter(TapeAdapter):
-    """The adapter for NumPy arrays, with faster kernels for those that are not recorded."""
+    """Adapter for NumPy arrays, with faster kernels for unrecorded arrays."""
 
     reads_values = True
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
-        # All is added up in float64.
+        # bincount accumulates in float64.
         if g.ndim == 1:
             return np.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
         order = np.argsort(numbers, kind="stable")
@@ -53,14 +53,14 @@ class NumpyAdapter(TapeAdapter):
         if bounded or x.dtype not in _SMALLEST:
             return np.exp(x, out=x)
         least = _SMALLEST[x.dtype]
-        kept = np.logical_not(x < least)  # NaN, too
+        kept = np.logical_not(x < least)  # keeps NaN
         return where(kept, np.exp(np.maximum(x, least, out=x), out=x), 0.0)
 
     def sum_along(self, x: Any, axis: int) -> Any:
-        """The sums of a matrix; of a large one by its product with ones.
+        """Sums of a matrix; for a large one, by a product with ones.
 
-        BLAS adds up in a fifth of the time, on all its threads. `numpy.sum` adds pairwise along the axis that is
-        contiguous and one by one along the other, where a float32 sum of 2048 numbers has ten times the rounding error.
+        BLAS takes a fifth of the time, on all threads. `numpy.sum` is pairwise only along the contiguous axis; along
+        the other, a float32 sum of 2048 numbers has ten times the rounding error.
         """
         if hasattr(x, "__recorded__") or x.size < LARGE:
             return super().sum_along(x, axis)
@@ -70,13 +70,13 @@ class NumpyAdapter(TapeAdapter):
     def row_dots(self, x: Any, y: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(y, "__recorded__"):
             return super().row_dots(x, y)
-        return np.einsum("...i,...i->...", x, y)  # a third of the time of a product and a sum
+        return np.einsum("...i,...i->...", x, y)  # three times as fast as a product and a sum
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(value, "__recorded__"):
             return super().fill_diagonal(x, row, column, count, value)
         given = value[row : row + count] if hasattr(value, "shape") else value
-        # As numpy.fill_diagonal, in a fifth of the time: einsum gives a view of the diagonal.
+        # A view of the diagonal by einsum, five times as fast as numpy.fill_diagonal.
         np.einsum("ii->i", x[row : row + count, column : column + count])[...] = given
         return x
 
@@ -89,6 +89,6 @@ class NumpyAdapter(TapeAdapter):
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> NumpyAdapter:
-    """The adapter for NumPy arrays."""
+    """Adapter for NumPy arrays."""
     keep_memory()
     return NumpyAdapter("numpy", namespace_of, version=np.__version__, devices=("cpu",), half_precision=("float16",))

@@ -1,11 +1,11 @@
-"""NumPy's spellings of what the tape differentiates: functions, ufuncs and methods, with NumPy's own meanings.
+"""NumPy's functions, ufuncs and methods on the tape, with NumPy's semantics.
 
-NumPy and CuPy hand calls such as ``np.sum(x, keepdims=True)`` to the tape by two protocols, `__array_function__` and
-`__array_ufunc__`. A name that stands in a table here is differentiated, with the keywords that its entry takes; any
-other name, and any other keyword, is refused by name, so that a derivative is never wrong without a word.
+NumPy and CuPy dispatch calls such as ``np.sum(x, keepdims=True)`` to the tape by the protocols `__array_function__` and
+`__array_ufunc__`. Names in the tables below are differentiated, with the keywords of their entries; any other name or
+keyword raises an error that names it, so that a derivative is never silently wrong.
 
-Each entry takes the recording namespace first. `MOVES` names functions that only move, repeat or drop entries: their
-derivative follows from the same call on the numbers of the entries, with whatever keywords.
+Each entry takes the recording namespace first. Functions in `MOVES` only move, repeat or drop entries: the same call on
+the indices of the entries gives their derivative, for all keywords.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOVES: AbstractSet[str] = {
     *("repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "split", "squeeze", "stack", "swapaxes", "take"),
     *("take_along_axis", "tile", "transpose", "tril", "triu", "unstack", "vsplit", "vstack"),
 }
-"""Functions that move, repeat or drop the entries of their first argument; what they add of their own is 0."""
+"""Functions that move, repeat or drop the entries of their first argument, or pad with 0."""
 
 CONSTANT: AbstractSet[str] = {
     *("all", "allclose", "any", "argmax", "argmin", "argpartition", "argsort", "argwhere", "around", "array2string"),
@@ -48,14 +48,14 @@ CONSTANT: AbstractSet[str] = {
     *("nonzero", "not_equal", "ones_like", "result_type", "right_shift", "rint", "round", "searchsorted", "shape"),
     *("shares_memory", "sign", "signbit", "size", "trunc", "zeros_like"),
 }
-"""Functions whose derivative is zero almost everywhere, or has no meaning: their results are constants. Methods too."""
+"""Functions and methods with constant results: the derivative is zero almost everywhere, or undefined."""
 
 STANDARD_NAMES = {"absolute": "abs", "power": "pow", "true_divide": "divide"}
-"""The standard's names of ufuncs with another name in NumPy, except that what is acos there is arccos here."""
+"""Standard names of ufuncs that NumPy names differently, apart from arccos and the like."""
 
 
 def _larger(xp: Namespace, a: Array, b: Array) -> Array:
-    """What fmax does with NaN: the other argument."""
+    """`fmax`: the other argument in place of NaN."""
     return xp.maximum(xp.where(xp.isnan(a), b, a), xp.where(xp.isnan(b), a, b))
 
 
@@ -69,14 +69,14 @@ UFUNCS: dict[str, Function] = {
     "fmod": lambda xp, a, b: xp.subtract(a, xp.multiply(xp.trunc(xp.divide(a, b)), b)),
     "divmod": lambda xp, a, b: (xp.floor_divide(a, b), xp.remainder(a, b)),
 }
-"""Ufuncs that are no functions of the standard."""
+"""Ufuncs that are not in the standard."""
 
 
-# Functions that compute and differ from the standard's. Order of arguments and names of options are NumPy's.
+# Functions that differ from the standard's, with NumPy's order of arguments and names of options.
 
 
 def _arrays(xp: Namespace, values: Sequence[Any]) -> list[Any]:
-    """The values, of which lists are arrays."""
+    """Values, with lists converted to arrays."""
     return [xp.asarray(x) if isinstance(x, (list, tuple)) else x for x in values]
 
 
@@ -113,7 +113,7 @@ def _cumsum(xp: Namespace, a: Array, axis: int | None = None) -> Any:
 
 
 def _sort(xp: Namespace, a: Array, axis: int | None = -1, *, kind: Any = None, stable: Any = None) -> Any:
-    # Ties have the same value, so that `kind` and `stable` change nothing.
+    # `kind` and `stable` have no effect on values.
     return xp.sort(xp.reshape(a, (-1,)) if axis is None else a, axis=-1 if axis is None else axis)
 
 
@@ -122,7 +122,7 @@ def _diff(xp: Namespace, a: Array, n: int = 1, axis: int = -1, *, prepend: Any =
 
 
 def _end(xp: Namespace, a: Array, end: Any, axis: int) -> Any:
-    """What stands before or after an array: a number stands for a slice of it."""
+    """`prepend` or `append` of `diff`; a number is broadcast to a slice."""
     if end is None or len(getattr(end, "shape", ())):
         return end
     shape = tuple(1 if k == axis % len(a.shape) else n for k, n in enumerate(a.shape))
@@ -139,7 +139,7 @@ def _clip(xp: Namespace, a: Array, a_min: Any = None, a_max: Any = None, *, min:
 
 
 def _dot(xp: Namespace, a: Array, b: Array, *, axis: int = -2) -> Any:
-    """The sum over the last axis of `a` and that axis of `b`, if it has several."""
+    """Sum over the last axis of `a` and the given axis of `b`, or its only axis."""
     if not (len(getattr(a, "shape", ())) and len(getattr(b, "shape", ()))):
         return xp.multiply(a, b)
     return xp.tensordot(a, b, axes=((-1,), (axis if len(b.shape) > 1 else -1,)))
@@ -166,7 +166,7 @@ def _norm(xp: Namespace, x: Array, ord: Any = None, axis: Any = None, *, keepdim
 
 
 def _einsum(xp: Namespace, *operands: Any, optimize: Any = False) -> Any:
-    """Contract two operands at a time, each by one matrix product."""
+    """Contract operands pairwise, each pair by one matrix product."""
     subscripts, *arrays = operands
     if not isinstance(subscripts, str) or "." in subscripts:
         raise NotImplementedError(
@@ -188,7 +188,7 @@ def _einsum(xp: Namespace, *operands: Any, optimize: Any = False) -> Any:
 
 
 def _without_repeats(xp: Namespace, x: Array, letters: str) -> tuple[Array, str]:
-    """The diagonals of an operand with a repeated letter, and its letters."""
+    """Diagonals of an operand with repeated letters, and its remaining letters."""
     repeated = next((letter for letter in letters if letters.count(letter) > 1), None)
     if repeated is None:
         return x, letters
@@ -222,7 +222,7 @@ def _contracted(xp: Namespace, x: Array, s: str, y: Array, t: str, later: set[st
 
 
 def _joined(name: str) -> Function:
-    """The standard's function of the same meaning, for arrays alone."""
+    """Standard function of that name, for arrays alone."""
 
     def join(xp: Namespace, arrays: Sequence[Any], axis: int | None = 0) -> Any:
         if not (isinstance(arrays, (list, tuple)) and all(hasattr(x, "shape") for x in arrays)):
@@ -268,7 +268,7 @@ FUNCTIONS: dict[str, Function | str] = {
     "vdot": lambda xp, a, b: xp.tensordot(xp.reshape(a, (-1,)), xp.reshape(b, (-1,)), axes=1),
     "where": _where,
 }
-"""Functions that compute, by name; those of `linalg` with that in front. A string names the standard's."""
+"""Functions by name, with ``linalg.`` for those of `linalg`. A string names the standard's function."""
 
 METHODS: dict[str, Function | str | None] = {
     **dict.fromkeys(("compress", "copy", "diagonal", "flatten", "repeat", "squeeze", "swapaxes", "take")),
@@ -280,26 +280,26 @@ METHODS: dict[str, Function | str | None] = {
     "reshape": lambda xp, a, *shape: xp.reshape(a, shape[0] if len(shape) == 1 else shape),
     "transpose": lambda xp, a, *axes: xp.permute_dims(a, _order(a, axes[0] if len(axes) == 1 else axes or None)),
 }
-"""Methods, by name, of which the array itself is the first argument; None says that they only move its entries."""
+"""Methods by name, with the array as first argument; None for those that only move entries."""
 
 _PRODUCTS: AbstractSet[str] = {
     *("dot", "einsum", "inner", "linalg.matmul", "linalg.outer", "linalg.tensordot", "linalg.vecdot", "outer"),
     *("tensordot", "vdot"),
 }
-"""Functions whose required arguments are all arrays, so that a list is one too."""
+"""Functions whose required arguments are arrays, so that lists are converted."""
 
 
 # Calls.
 
 
 def call_function(space: Namespace, function: Function, arguments: Arguments, options: Options) -> Any:
-    """The result for `__array_function__`."""
+    """Result for `__array_function__`."""
     name = _qualified(function)
     return _call(space, name, function, FUNCTIONS.get(name), arguments, options, moves=name in MOVES)
 
 
 def call_method(space: Namespace, x: Array, name: str, arguments: Arguments, options: Options) -> Any:
-    """The result of a method of a recorded array."""
+    """Result of a method of a recorded array."""
     entry = METHODS.get(name)
     moves = entry is None or name in MOVES
     return _call(space, name, _method(name), entry, (x, *arguments), options, moves=moves)
@@ -307,12 +307,12 @@ def call_method(space: Namespace, x: Array, name: str, arguments: Arguments, opt
 
 @functools.cache
 def _method(name: str) -> Function:
-    """The methods of that name as a function."""
+    """Method of that name as a function."""
     return lambda x, *arguments, **options: getattr(x, name)(*arguments, **options)
 
 
 def call_ufunc(space: Namespace, ufunc: Any, method: str, inputs: Arguments, options: Options) -> Any:
-    """The result for `__array_ufunc__`."""
+    """Result for `__array_ufunc__`."""
     function = ufunc if method == "__call__" else getattr(ufunc, method)
     name = str(ufunc.__name__) if method == "__call__" else f"{ufunc.__name__}.{method}"
     inputs = _arrays(space, inputs)
@@ -328,7 +328,7 @@ def call_ufunc(space: Namespace, ufunc: Any, method: str, inputs: Arguments, opt
     return UFUNCS[name](space, *inputs) if name in UFUNCS else getattr(space, standard)(*inputs)
 
 
-def _call(  # noqa: PLR0917  (what is called, by which entry, with what)
+def _call(  # noqa: PLR0917  (the call and its table entry)
     space: Any, name: str, function: Function, entry: Entry, arguments: Arguments, options: Options, *, moves: bool
 ) -> Any:
     if name in CONSTANT or not space.varies((arguments, options)):
@@ -350,7 +350,7 @@ def _call(  # noqa: PLR0917  (what is called, by which entry, with what)
 
 @functools.cache
 def _spelled(space: Namespace, entry: Function | str) -> tuple[Function, inspect.Signature]:
-    """The function of an entry of a table, for recorded arrays of a namespace, and its signature."""
+    """Function of a table entry, bound to a recording namespace, and its signature."""
     bound = operator.attrgetter(entry)(space) if isinstance(entry, str) else functools.partial(entry, space)
     return bound, inspect.signature(bound)
 
@@ -358,7 +358,7 @@ def _spelled(space: Namespace, entry: Function | str) -> tuple[Function, inspect
 def _matched(
     name: str, function: Function, taken: inspect.Signature, arguments: Arguments, options: Options
 ) -> tuple[list[Any], dict[str, Any]]:
-    """A call of NumPy's function as one of the entry's signature: required arguments by position, others by name."""
+    """Arguments of a NumPy call, matched to the entry's signature: required ones by position, others by name."""
     known = {key for key, parameter in taken.parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL}
     options = {key: value for key, value in options.items() if not _is_usual(key, value)}
     signature = _signature(function)
@@ -389,7 +389,7 @@ def _bound(name: str, signature: inspect.Signature, arguments: Arguments, option
 
 
 def _move(space: Namespace, name: str, function: Function, arguments: Arguments, options: Options) -> Any:
-    """A function that moves entries of its first argument, as the same on their numbers shows."""
+    """Result of a function that moves entries of its first argument, traced by the entries' indices."""
     signature = _signature(function)
     if signature is not None:
         call = _bound(name, signature, arguments, options)
@@ -409,7 +409,7 @@ def _move(space: Namespace, name: str, function: Function, arguments: Arguments,
 def _signature(function: Function) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
-    except (TypeError, ValueError):  # some that are written in C have none
+    except (TypeError, ValueError):  # some C functions have no signature
         return None
 
 
@@ -421,7 +421,7 @@ def _no_pullback(name: str) -> str:
 
 
 def _refuse(name: str, options: Collection[str], known: Collection[str] = ()) -> None:
-    """Raise an error with the name of an option that is not known."""
+    """Raise an error that names an unknown option."""
     for key in options:
         if key not in known:
             raise NotImplementedError(
@@ -437,7 +437,7 @@ def _refuse_out(name: str, options: Mapping[str, Any]) -> None:
 
 
 def _is_usual(key: str, value: Any) -> bool:
-    """Whether an option says what holds without it."""
+    """Whether an option has its default value."""
     return (key == "out" and value is None) or (key == "where" and value is True)
 
 
@@ -448,6 +448,6 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def _qualified(function: Function) -> str:
-    """The name of a NumPy function, with ``linalg.`` where it is one of those."""
+    """Name of a NumPy function, with ``linalg.`` if it is from there."""
     name = str(function.__name__)
     return f"linalg.{name}" if str(function.__module__).rpartition(".")[2] in {"linalg", "_linalg"} else name

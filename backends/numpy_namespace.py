@@ -1,7 +1,7 @@
-"""NumPy's functions as array-api-compat has them, with a faster `where`.
+"""array-api-compat's namespace of NumPy with a faster `where`.
 
-NumPy looks at each truth value and then takes one entry or the other, which a processor cannot foresee. Where the
-others are 0, products of all entries' bits with 0 and 1 take a seventh of the time.
+NumPy branches on each condition, which processors mispredict. If the other entries are 0, integer products of the bits
+with 0 and 1 take a seventh of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from array_api_compat import numpy as compat
 else:
-    try:  # beside this package, in one that has taken both over
+    try:  # vendored next to this package
         from ...array_api_compat import numpy as compat
     except ImportError:
         from array_api_compat import numpy as compat
@@ -22,14 +22,14 @@ else:
 __all__ = ["namespace"]
 
 _INTEGERS: dict[Any, Any] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
-"""Integers of the size of floating-point numbers."""
+"""Integer dtypes of the size of floating-point dtypes."""
 
 _FEWEST = 2**13
-"""Of fewer entries, more calls cost more than they save."""
+"""With fewer entries, the additional calls cost more than they save."""
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
-    """The entries of `x1` where a condition holds, else those of `x2`; of 0, by products of the bits as integers."""
+    """`where`; if `x2` is 0, by integer products of the bits."""
     if type(x2) is float and repr(x2) == "0.0" and type(x1) is np.ndarray and x1.dtype in _INTEGERS:
         large = type(condition) is np.ndarray and condition.size >= _FEWEST
         if large and (x1.shape == condition.shape or np.broadcast_shapes(x1.shape, condition.shape) == condition.shape):
@@ -46,4 +46,4 @@ def _completed() -> Any:
 
 
 namespace: Any = _completed()
-"""The namespace."""
+"""Namespace to compute with."""

@@ -1,18 +1,18 @@
-"""A reverse-mode tape over the array API, for arrays that have no autodiff of their own.
+"""Reverse-mode tape over the array API, for libraries without autodiff.
 
-A `TapeArray` holds an array of any array-API library and remembers how it was made. Its `__array_namespace__` is a
-`TapeNamespace`, which offers the functions of the library's own namespace: differentiable ones record a pullback,
-functions whose derivative is zero or undefined (comparisons, `isfinite`, `argmax`, ...) return constants, and
-anything else, any other keyword of these, and whatever would make a plain number of an array that varies, is refused by
-name: a derivative is never silently lost. NumPy's own spellings, with NumPy's meanings, are in `numpy_functions`.
+A `TapeArray` holds an array of an array-API library and records how it was computed. Its `__array_namespace__` is a
+`TapeNamespace` with the library's functions. Differentiable functions record a pullback; functions whose derivative is
+zero or undefined (comparisons, `isfinite`, `argmax`, ...) return constants. Other functions and keywords, and
+conversions of varying arrays to plain numbers, raise an error, so that a derivative is never silently lost. NumPy's
+functions are in `numpy_functions`.
 
-Three rules make it small:
+Three rules keep it small:
 
-* A *primitive* is a forward function and one pullback per argument, all of them array-API code.
+* A *primitive* is a forward function and one pullback per argument, all in array-API code.
 * Pullbacks call the namespace too, so a value that is itself recorded by an outer `value_and_grad` records the
-  pullback: derivatives of derivatives need no further code. Each call of `value_and_grad` has a *level*; an operation
-  belongs to the highest level among its arguments, and everything of a lower level is a constant to it.
-* The graph is held by the arrays alone. There is no global state besides two counters.
+  pullback: higher derivatives need no further code. Each call of `value_and_grad` has a *level*; an operation belongs
+  to the highest level among its arguments, and arrays of lower levels are constants to it.
+* The graph is held by the arrays alone. There is no global state except two counters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _levels = itertools.count(1)
 
 
 class Node:
-    """One recorded operation: its variables by place, and their cotangents from those of its outputs."""
+    """Recorded operation: its variables by position, and a pullback from output cotangents to theirs."""
 
     __slots__ = ("order", "outputs", "pullback", "variables")
 
@@ -54,7 +54,7 @@ class Node:
 
 
 class TapeArray:
-    """An array that remembers how it was computed; it behaves like the array it holds."""
+    """Array that records how it was computed; it behaves like the array it holds."""
 
     __slots__ = ("index", "level", "namespace", "node", "value")
 
@@ -81,7 +81,7 @@ class TapeArray:
     def T(self) -> Any:  # noqa: N802  (the standard's name)
         if len(self.shape) == 2:  # noqa: PLR2004  (a matrix)
             return self.namespace.matrix_transpose(self)
-        return self.namespace.rearranged(operator.attrgetter("T"), self)  # whatever the library means by it
+        return self.namespace.rearranged(operator.attrgetter("T"), self)  # with the library's meaning
 
     @property
     def mT(self) -> Any:  # noqa: N802  (the standard's name)
@@ -89,7 +89,7 @@ class TapeArray:
 
     @property
     def __recorded__(self) -> Array:
-        """The plain array, by which the registry knows the library."""
+        """The plain array, by which the registry identifies the library."""
         return strip(self)
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
@@ -122,7 +122,7 @@ class TapeArray:
         return complex(_as_constant(self, "a Python number"))
 
     def item(self, *index: Any) -> Any:
-        """Return a number of the array, which must be a constant."""
+        """Return an entry of the array, which must be a constant."""
         return _as_constant(self, "a Python number").item(*index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001  (NumPy's protocol)
@@ -141,7 +141,7 @@ class TapeArray:
         return self.namespace.reshape(taken, tuple(strip(self)[plain].shape))
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of NumPy's and CuPy's arrays, or a fact, if the array inside has it."""
+        """Return a method or attribute of NumPy or CuPy arrays that the array inside has."""
         if not name.startswith("_") and hasattr(strip(self), name):
             if name in {"device", "itemsize", "nbytes", "ndim", "size"}:
                 return getattr(strip(self), name)
@@ -160,7 +160,7 @@ class TapeArray:
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError("a recorded array cannot be assigned to in place; build a new one with where, concat or stack")
 
-    # Operators. NumPy and CuPy hand theirs over through `__array_ufunc__`, the same door as np.tanh(x) and the like.
+    # Operators. NumPy and CuPy dispatch theirs through `__array_ufunc__`, like np.tanh(x).
     def __neg__(self) -> Any:
         return self.namespace.negative(self)
 
@@ -187,7 +187,7 @@ class TapeArray:
 
 
 def _operand(x: TapeArray, other: Any) -> Any:
-    """The other operand of an operator: nested lists are arrays."""
+    """Other operand of an operator; nested lists are converted."""
     return x.namespace.asarray(other) if isinstance(other, (list, tuple)) else other
 
 
@@ -227,14 +227,14 @@ def _install_operators() -> None:
         setattr(TapeArray, f"__{symbol}__", forward(name))
     for symbol, name in _ARITHMETIC.items():
         setattr(TapeArray, f"__r{symbol}__", reflected(name))
-    TapeArray.__hash__ = object.__hash__  # type: ignore[method-assign]  # elementwise == must not cost hashability
+    TapeArray.__hash__ = object.__hash__  # type: ignore[method-assign]  # elementwise == would remove the hash
 
 
 _install_operators()
 
 
 def _is_basic(key: Any) -> bool:
-    """Whether an index takes no entry twice, and can be assigned to in any library."""
+    """Whether an index selects no entry twice and supports assignment in every library."""
     if key is None or key is ... or isinstance(key, slice):
         return True
     return not isinstance(key, bool) and hasattr(key, "__index__") and not getattr(key, "shape", ())
@@ -246,7 +246,7 @@ def _may_be_recorded(x: Any) -> bool:
 
 
 def _as_constant(x: TapeArray, what: str) -> Array:
-    """The plain array inside, if no derivative passes through it."""
+    """Plain array inside; raises if a derivative passes through it."""
     if varies(x):
         raise TypeError(
             f"a recorded array cannot be made into {what}: its derivative would be lost. Compute with array functions "
@@ -256,7 +256,7 @@ def _as_constant(x: TapeArray, what: str) -> Array:
 
 
 def opened(arrays: Sequence[Any]) -> tuple[TapeArray | None, Sequence[Any], Variables]:
-    """An array of the highest level, the arrays with those of that level opened, and the variables among these."""
+    """An array of the highest level, the arrays unwrapped by that level, and the variables among them."""
     top: TapeArray | None = None
     level = 0
     for a in arrays:
@@ -273,15 +273,15 @@ def opened(arrays: Sequence[Any]) -> tuple[TapeArray | None, Sequence[Any], Vari
 
 
 def recorded(top: TapeArray, outputs: Sequence[Array | None], variables: Variables, pullback: Function) -> Arrays:
-    """The outputs of an operation on arrays of which `top` has the highest level; None stays None."""
+    """Recorded outputs of an operation, at the level of `top`; None stays None."""
     node = Node(variables, pullback, len(outputs)) if variables else None
     space, level = top.namespace, top.level
     return tuple(out if out is None else TapeArray(out, space, level, node, k) for k, out in enumerate(outputs))
 
 
 def _is_differentiable(dtype: Any) -> bool:
-    """Whether arrays of this dtype have derivatives: real floating-point numbers; integers are constants."""
-    name = getattr(dtype, "name", str(dtype))  # str() of NumPy's >f8 has no "float" in it
+    """Whether arrays of this dtype have derivatives: real floating-point dtypes; integers are constants."""
+    name = getattr(dtype, "name", str(dtype))  # str() of NumPy's >f8 does not contain "float"
     if "complex" in name:
         raise NotImplementedError(
             f"complex numbers ({name}) are not differentiated on the tape; compute with real and imaginary parts"
@@ -290,26 +290,26 @@ def _is_differentiable(dtype: Any) -> bool:
 
 
 def varies(x: Any) -> bool:
-    """Whether a derivative with respect to something passes through `x`."""
+    """Whether a derivative passes through `x`."""
     while isinstance(x, TapeArray):
         if x.node is not None:
             return True
         x = x.value
-    return hasattr(x, "__recorded__")  # another copy of this tape knows
+    return hasattr(x, "__recorded__")  # recorded by another copy of this tape
 
 
 def strip(x: Any) -> Any:
-    """The plain array inside, whatever the number of levels around it."""
+    """Plain array inside all levels."""
     while isinstance(x, TapeArray):
         x = x.value
-    return getattr(x, "__recorded__", x)  # of another copy of this tape, in a package that has taken it over
+    return getattr(x, "__recorded__", x)  # of another copy of this tape, in a package that vendors it
 
 
 # ------------------------------------------------------------------------------------------------------ the primitives
 
 
 class Primitive(NamedTuple):
-    """`forward(xp, *arrays, **options)` in the library; `pullbacks[k](xp, g, out, *arrays, **options)` on the tape."""
+    """`forward(xp, *arrays, **options)` in the library, `pullbacks[k](xp, g, out, *arrays, **options)` on the tape."""
 
     forward: Callable[..., Array]
     pullbacks: Sequence[Callable[..., Array]]
@@ -329,18 +329,18 @@ def _fit(xp: TapeNamespace, g: Array, like: Array) -> Array:
 
 
 _OPERATORS = {name: getattr(operator, f"__{symbol}__") for symbol, name in _ARITHMETIC.items()}
-"""Operators take Python numbers too, which the standard's functions need not."""
+"""Operators, since the standard's functions need not accept Python numbers."""
 
 
 def _named(name: str) -> Callable[..., Array]:
-    """The function of that name in the library, or the operator."""
+    """Operator or library function of that name."""
     if name in _OPERATORS:
         return lambda xp, a, b: _OPERATORS[name](a, b)
     return lambda xp, *arrays, **options: getattr(xp, name)(*arrays, **options)
 
 
 def _unary(name: str, derivative: Callable[..., Array]) -> Primitive:
-    """Elementwise f(x), from the function (xp, y, x) -> f'(x)."""
+    """Elementwise f(x), from the derivative (xp, y, x) -> f'(x)."""
     return Primitive(_named(name), (lambda xp, g, y, x: xp.multiply(g, derivative(xp, y, x)),))
 
 
@@ -356,7 +356,7 @@ def _binary(name: str, left: Callable[..., Array], right: Callable[..., Array]) 
 
 
 def _linear(forward: Callable[..., Array], transpose: Callable[..., Array]) -> Primitive:
-    """A linear function of one array; `transpose(xp, g, x, **options)` is its adjoint."""
+    """Linear function of one array; `transpose(xp, g, x, **options)` is its adjoint."""
     return Primitive(forward, (lambda xp, g, y, x, **options: transpose(xp, g, x, **options),))
 
 
@@ -393,24 +393,24 @@ _UNARY: dict[str, Primitive] = {
         "atanh": lambda xp, y, x: xp.divide(1.0, xp.subtract(1.0, xp.multiply(x, x))),
     }.items()
 }
-# Some libraries lack these; they are cheap to spell out.
+# Some libraries lack these.
 _UNARY["square"] = _UNARY["square"]._replace(forward=lambda xp, x: x * x)
 _UNARY["reciprocal"] = _UNARY["reciprocal"]._replace(forward=lambda xp, x: 1.0 / x)
 
 
 def _selected(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
-    """The cotangent of `a` in `maximum` or `minimum`; a tie shares it, as in JAX and torch."""
+    """Cotangent of `a` in `maximum` or `minimum`; ties share it, as in JAX and torch."""
     weight = xp.where(xp.equal(a, b), xp.full_like(g, 0.5), xp.ones_like(g))
     return _share(xp, xp.equal(a, y), xp.multiply(g, weight))
 
 
 def _nonzero(xp: TapeNamespace, x: Array) -> Array:
-    """The array with 1 in place of 0, to divide what is 0 there."""
+    """Array with 1 in place of 0, as a safe divisor."""
     return xp.where(xp.equal(x, 0.0), xp.ones_like(x), x)
 
 
 def _root(xp: TapeNamespace, x: Array, degree: float = 2.0) -> Array:
-    """The root of what is not negative, with derivative 0 at 0."""
+    """Root of non-negative numbers, with derivative 0 at 0."""
     safe = _nonzero(xp, x)
     root = xp.sqrt(safe) if degree == 2.0 else xp.pow(safe, 1.0 / degree)  # noqa: PLR2004  (a square root)
     return xp.where(xp.equal(x, 0.0), xp.zeros_like(x), root)
@@ -473,21 +473,21 @@ _BINARY: dict[str, Primitive] = {
 
 
 def _axis(axis: Any) -> Any:
-    """An `axis` argument in Python numbers."""
+    """`axis` argument as Python integers."""
     if axis is None or isinstance(axis, int):
         return axis
     return operator.index(axis) if hasattr(axis, "__index__") else tuple(map(operator.index, axis))
 
 
 def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes that an `axis` argument means, counted from 0."""
+    """Axes of an `axis` argument, counted from 0."""
     if axis is None or not ndim:
         return tuple(range(ndim))
     return tuple(operator.index(a) % ndim for a in ((axis,) if hasattr(axis, "__index__") else axis))
 
 
 def _keep(xp: TapeNamespace, y: Array, x: Array, axis: int | tuple[int, ...] | None) -> Array:
-    """A reduced array with its reduced axes put back, of length one."""
+    """Reduced array with its reduced axes restored at length one."""
     gone = _axes(axis, len(x.shape))
     return xp.reshape(y, tuple(1 if k in gone else n for k, n in enumerate(x.shape)))
 
@@ -503,7 +503,7 @@ def _mean_back(xp: TapeNamespace, g: Array, x: Array, axis: Any, **options: Any)
 
 
 def _extreme_back(xp: TapeNamespace, g: Array, y: Array, x: Array, axis: Any = None, **_: Any) -> Array:
-    """The cotangent of `max` or `min`; a tie shares it evenly, as in JAX and torch.amax."""
+    """Cotangent of `max` or `min`; ties share it evenly, as in JAX and torch.amax."""
     hit = xp.astype(xp.equal(x, _keep(xp, strip(y), x, axis)), x.dtype)
     return xp.multiply(xp.divide(hit, xp.sum(hit, axis=axis, keepdims=True)), _keep(xp, g, x, axis))
 
@@ -519,7 +519,7 @@ def _matmul_right(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) ->
 
 
 def _as_matrices(xp: TapeNamespace, g: Array, a: Array, b: Array) -> tuple[Array, Array, Array]:
-    """A product's cotangent and arguments, with vectors as matrices of one row or one column."""
+    """Cotangent and arguments of a matrix product, with vectors as matrices of one row or column."""
     if len(b.shape) == 1:
         g, b = xp.expand_dims(g, axis=-1), xp.expand_dims(b, axis=1)
     if len(a.shape) == 1:
@@ -532,7 +532,7 @@ def _permute_back(xp: TapeNamespace, g: Array, _x: Array, axes: Sequence[int]) -
 
 
 def _device_of(x: Array) -> Any:
-    """The device of an array, or None where its library knows of none (Dask)."""
+    """Device of an array; None if its library has none (Dask)."""
     return getattr(x, "device", None)
 
 
@@ -550,16 +550,16 @@ _GETITEM = _linear(
 
 
 def _add_at(xp: Namespace, g: Array, numbers: Array, size: int) -> Array:
-    """The entries or rows of `g` added up by their numbers, from 1 to `size`; those of number 0 go nowhere.
+    """Segment sum of the entries or rows of `g` by `numbers` from 1 to `size`; number 0 is dropped.
 
-    A product with the one-hot matrix: libraries that have something better bring it along.
+    A product with a one-hot matrix; adapters can provide a faster function.
     """
     columns = xp.expand_dims(xp.arange(1, size + 1, dtype=numbers.dtype, device=_device_of(numbers)), axis=1)
     return xp.matmul(xp.astype(columns == xp.expand_dims(numbers, axis=0), g.dtype), g)
 
 
 def _gather(xp: Namespace, x: Array, numbers: Array) -> Array:
-    """The entries or rows of these numbers, counted from 1, and 0 for number 0: the adjoint of `_add_at`."""
+    """Entries or rows by numbers counted from 1, 0 for number 0: the adjoint of `_add_at`."""
     zero = xp.zeros((1, *x.shape[1:]), dtype=x.dtype, device=_device_of(x))
     return xp.take(xp.concat([zero, x]), numbers, axis=0)
 
@@ -568,7 +568,7 @@ _GATHER = _linear(_gather, lambda xp, g, x, numbers: xp.add_at(g, numbers, x.sha
 
 
 def _row_numbers(xp: Namespace, rows: Array, count: int) -> Array:
-    """The numbers of rows, counted from 1; libraries take negative ones from the end."""
+    """Row numbers counted from 1; negative indices count from the end."""
     rows = xp.astype(rows, xp.int64)
     return xp.where(rows < 0, rows + count, rows) + 1
 
@@ -580,9 +580,9 @@ _TAKE_ROWS = _linear(
 
 
 def _rearrangement(function: Callable[[Sequence[Any]], Array], count: int) -> Primitive:
-    """A function of a list of `count` arrays that moves, repeats or drops their entries, and adds none but 0.
+    """Primitive of a function of `count` arrays that moves, repeats or drops entries, or pads with 0.
 
-    Its derivative follows from the same function of the entries' numbers.
+    Its derivative follows from the function's result on the entry numbers.
     """
 
     def back(k: int) -> Function:
@@ -628,7 +628,7 @@ _WHERE = Primitive(
 
 
 def _cut(x: Array, axis: int, start: int | None, stop: int | None) -> Array:
-    """A slice along one axis."""
+    """Slice along one axis."""
     return x[(*(slice(None),) * (axis % len(x.shape)), slice(start, stop), ...)]
 
 
@@ -652,7 +652,7 @@ def _reduction(primitive: Primitive) -> Function:
 
 
 def _moving(name: str) -> Function:
-    """A function that moves, repeats or drops the entries of an array; its other arguments are constants."""
+    """Method that moves, repeats or drops entries of an array; other arguments are constants."""
 
     def move(self: TapeNamespace, x: Array, /, *arguments: Any, **options: Any) -> Any:
         function = getattr(self.base_namespace, name)
@@ -663,13 +663,13 @@ def _moving(name: str) -> Function:
 
 
 class TapeNamespace:
-    """The array namespace of recorded arrays over one library; `base_namespace` is that library's own.
+    """Array namespace of recorded arrays over one library, `base_namespace`.
 
-    Functions take the standard's arguments. `axis`, and `dtype` of sums and products, may also be given by position.
+    Functions take the standard's arguments. `axis`, and `dtype` of sums and products, may also be positional.
     """
 
     elementwise = frozenset({*_UNARY, *_BINARY, "matmul", "positive", "vecdot"})
-    """NumPy's ufuncs among the functions."""
+    """Functions that are ufuncs in NumPy."""
 
     def __init__(self, base: Namespace, add_at: Callable[..., Array] = _add_at) -> None:
         self.base_namespace = base
@@ -678,7 +678,9 @@ class TapeNamespace:
             setattr(self, name, self._bind(primitive))
         self.power = self.pow
         self.linalg = TapeLinalg(self)
-        self._is_differentiable = functools.cache(_is_differentiable)  # dtypes of two libraries are not to be compared
+        self._is_differentiable = functools.cache(
+            _is_differentiable
+        )  # one cache per library: comparing dtypes of two libraries may raise
         self._add_at = _linear(add_at, lambda xp, g, x, numbers, size: xp.apply(_GATHER, g, numbers=numbers))
 
     def _bind(self, primitive: Primitive) -> Function:
@@ -690,7 +692,7 @@ class TapeNamespace:
         return self._member(self.base_namespace, name)
 
     def _member(self, module: Any, name: str) -> Any:
-        """What a library has beside the standard's functions that stand here."""
+        """Library member that is not defined here, guarded against losing a derivative."""
         member = getattr(module, name)
         if isinstance(member, type) or not callable(member):
             return member  # dtypes and constants
@@ -706,7 +708,7 @@ class TapeNamespace:
 
         return guarded
 
-    # What recorded arrays are, and what is not differentiated.
+    # Constants.
     @staticmethod
     def varies(tree: Any) -> bool:
         """Whether a derivative passes through an array in a nested container."""
@@ -714,11 +716,11 @@ class TapeNamespace:
 
     @staticmethod
     def stripped(tree: Any) -> Any:
-        """A nested container with the plain arrays in it."""
+        """Nested container with plain arrays."""
         return mapped(strip, tree)
 
     def constant(self, function: Function, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """The results of a function as constants."""
+        """Results of a function as constants."""
         given = (tuple(arguments), dict(options))
         level = max((leaf.level for leaf in flatten(given)[0] if isinstance(leaf, TapeArray)), default=0)
         plain, named = self.stripped(given)
@@ -726,17 +728,17 @@ class TapeNamespace:
 
     # Recording.
     def lift_like(self, *arrays: Any) -> list[Any]:
-        """The arguments, with plain arrays lifted to constants of the highest level among them."""
+        """Arguments, with plain arrays lifted to constants of the highest level among them."""
         level = max((a.level for a in arrays if isinstance(a, TapeArray)), default=0)
         return [self._lifted(level, a) for a in arrays]
 
     def _lifted(self, level: int, x: Any) -> Any:
-        """A plain array as a constant of the level, if there is one; anything else as it is."""
+        """Plain array as a constant of a level above 0; other objects unchanged."""
         plain = level and hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, TapeArray)
         return TapeArray(x, self, level) if plain else x
 
     def apply(self, primitive: Primitive, *arrays: Any, **options: Any) -> Any:
-        """Compute, and record at the highest level among the arguments."""
+        """Compute and record at the highest level among the arguments."""
         top, values, variables = opened(arrays)
         if top is None:
             return primitive.forward(self.base_namespace, *arrays, **options)
@@ -750,7 +752,7 @@ class TapeNamespace:
         return TapeArray(out, self, top.level, Node(variables, pullback))
 
     def rearranged(self, function: Callable[[Any], Any], data: Any) -> Any:
-        """The result of a function of plain arrays that moves, repeats or drops entries of a container of arrays."""
+        """Result of a function of plain arrays that moves, repeats or drops entries of a container of arrays."""
         leaves, tree = flatten(data)
         outputs, shape = flatten(function(self.stripped(data)))
 
@@ -761,17 +763,17 @@ class TapeNamespace:
         return restore(map(output, range(len(outputs))), shape)
 
     def add_at(self, g: Array, numbers: Array, size: int) -> Array:
-        """The entries or rows of `g` added up by their numbers, from 1 to `size`."""
+        """Segment sum of the entries or rows of `g` by `numbers` from 1 to `size`."""
         return self.apply(self._add_at, g, numbers=numbers, size=size)
 
     def take(self, x: Array, indices: Array, /, axis: int | None = None) -> Any:
-        """Of rows of a matrix, the derivative needs no numbers of all entries."""
+        """`take`; for rows of a matrix, with a derivative by row numbers."""
         rows = strip(indices)
         if axis == 0 and isinstance(x, TapeArray) and (len(x.shape), len(getattr(rows, "shape", ()))) == (2, 1):
             return self.apply(_TAKE_ROWS, x, rows=rows)
         return self._take(x, indices, axis=axis)
 
-    # The standard's functions, but for the elementwise ones of the tables above.
+    # The standard's functions, except the elementwise ones above.
     def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
         if isinstance(x, TapeArray):
             return self._cast(x, dtype, device)
@@ -826,7 +828,7 @@ class TapeNamespace:
         return _root(self, self.var(x, axis=axis, correction=correction, keepdims=keepdims))
 
     def prod(self, x: Array, /, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-        """The product, by halves: so its derivatives of any order hold where factors are 0 too."""
+        """Product by recursive halving, so that derivatives of any order are correct for zero factors."""
         x = self._cast(x, dtype)
         gone = _axes(axis, len(x.shape))
         kept = tuple(k for k in range(len(x.shape)) if k not in gone)
@@ -864,7 +866,7 @@ class TapeNamespace:
         flat = self.matmul(self.reshape(a, (math.prod(rows), inner)), self.reshape(b, (inner, math.prod(columns))))
         return self.reshape(flat, rows + columns)
 
-    # Shapes and places.
+    # Shapes and indexing.
     def reshape(self, x: Array, /, shape: Any, *, copy: bool | None = None) -> Any:
         sizes = (shape,) if hasattr(shape, "__index__") else shape
         return self.apply(_RESHAPE, x, shape=tuple(map(operator.index, sizes)))
@@ -904,7 +906,7 @@ class TapeNamespace:
         return self.reshape(x, tuple(n for k, n in enumerate(x.shape) if k not in gone))
 
     def moveaxis(self, x: Array, source: int | Sequence[int], destination: int | Sequence[int], /) -> Any:
-        # Of an array of shape (0, 1, 2, ...), the shape afterwards is the order of the axes.
+        # The resulting shape of an array of shape (0, 1, 2, ...) is the order of the axes.
         numbered = self.base_namespace.empty(tuple(range(len(x.shape))))
         return self.permute_dims(x, self.base_namespace.moveaxis(numbered, source, destination).shape)
 
@@ -927,7 +929,7 @@ class TapeNamespace:
 
 
 class TapeLinalg:
-    """The extension `linalg` of recorded arrays: norms and products; factorizations are refused."""
+    """The extension `linalg` of recorded arrays: norms and products; factorizations raise."""
 
     def __init__(self, space: TapeNamespace) -> None:
         self._space = space
@@ -936,7 +938,7 @@ class TapeLinalg:
         space = self._space
         if name in {"matmul", "matrix_transpose", "tensordot", "vecdot"}:
             return getattr(space, name)
-        return space._member(space.base_namespace.linalg, name)  # noqa: SLF001  (its own)
+        return space._member(space.base_namespace.linalg, name)  # noqa: SLF001  (same module)
 
     def outer(self, a: Array, b: Array, /) -> Any:
         return self._space.multiply(self._space.expand_dims(a, axis=1), self._space.expand_dims(b, axis=0))
@@ -949,7 +951,7 @@ class TapeLinalg:
         return self._space.sum(self.diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
     def vector_norm(self, x: Array, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:  # noqa: A002  (the standard's name)
-        """The norm of vectors, with derivative 0 where it is 0."""
+        """Vector norm, with derivative 0 at 0."""
         xp, over = self._space, {"axis": axis, "keepdims": keepdims}
         if abs(ord) == math.inf:
             return (xp.max if ord > 0 else xp.min)(xp.abs(x), **over)
@@ -978,7 +980,7 @@ class TapeLinalg:
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of nested tuples, named tuples, lists and dicts, in order, and the shape to put them back into."""
+    """Leaves of nested tuples, named tuples, lists and dicts, in order, and the structure for `restore`."""
     if not isinstance(tree, (dict, tuple, list)):
         return ([], None) if tree is None else ([tree], ...)
     keys = sorted(tree) if isinstance(tree, dict) else None
@@ -987,7 +989,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 def restore(leaves: Iterable[Any], shape: Any) -> Any:
-    """The inverse of `flatten`; it takes as many leaves of an iterator as it needs."""
+    """Inverse of `flatten`; consumes the leaves that it needs from an iterator."""
     leaves = iter(leaves)
     if shape is None:
         return None
@@ -1001,7 +1003,7 @@ def restore(leaves: Iterable[Any], shape: Any) -> Any:
 
 
 def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    """A nested container with the values of a function of its leaves."""
+    """Nested container with a function applied to its leaves."""
     leaves, shape = flatten(tree)
     return restore(map(function, leaves), shape)
 
@@ -1010,9 +1012,9 @@ def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _backward(namespace: TapeNamespace, output: TapeArray, leaves: Sequence[TapeArray]) -> list[Array]:
-    """Cotangents of the leaves, for cotangent one of the scalar output."""
+    """Cotangents of the leaves for cotangent 1 of the scalar output."""
     cotangents: dict[Any, list[Array | None]] = {}  # by node
-    waiting: list[tuple[int, Node]] = []  # a heap: the latest operation first
+    waiting: list[tuple[int, Node]] = []  # heap, latest operation first
 
     def add(x: TapeArray, g: Array) -> None:
         node: Any = x.node
@@ -1036,7 +1038,7 @@ def _backward(namespace: TapeNamespace, output: TapeArray, leaves: Sequence[Tape
 
 
 class TapeAdapter(Defaults):
-    """The adapter of a library without autodiff, given the function that finds an array's own namespace."""
+    """Adapter of a library without autodiff."""
 
     mode = "eager"
     add_at = staticmethod(_add_at)
@@ -1052,7 +1054,7 @@ class TapeAdapter(Defaults):
         self._namespaces: dict[Namespace, TapeNamespace] = {}
 
     def namespace(self, array: Array) -> TapeNamespace:
-        """The recording namespace over the library of `array`."""
+        """Recording namespace over the library of `array`."""
         if isinstance(array, TapeArray):
             return array.namespace
         base = self._namespace_of(array)
@@ -1084,17 +1086,17 @@ class TapeAdapter(Defaults):
 
         return value_and_gradient
 
-    def _box(self, level: int, variable: bool, leaf: Any) -> Any:  # noqa: FBT001  (given beforehand)
+    def _box(self, level: int, variable: bool, leaf: Any) -> Any:  # noqa: FBT001  (bound by partial)
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             return leaf
         space = self.namespace(leaf)
-        if not getattr(leaf.dtype, "isnative", True):  # gradients have the byte order of NumPy's results
+        if not getattr(leaf.dtype, "isnative", True):  # native byte order, as in NumPy's results
             leaf = space.astype(leaf, leaf.dtype.newbyteorder("="))
         return TapeArray(leaf, space, level, Node() if variable else None)
 
     @staticmethod
     def _result(space: TapeNamespace, x: Array) -> Array:
-        """An array that shares no memory with another result and is not a NumPy scalar."""
+        """Copy that shares no memory with other results; an array, not a NumPy scalar."""
         return x if hasattr(x, "__recorded__") else space.base_namespace.asarray(x, copy=True)
 
     def needs_gradient(self, x: Array) -> bool:
@@ -1136,7 +1138,7 @@ class TapeAdapter(Defaults):
                 first, _, *second = cotangents
                 found: list[Array | None] = [None] * len(values)
                 if first is not None:
-                    # The cotangent of a loss that is differentiated itself is 1.
+                    # Skip the product with cotangent 1, that of a loss that is differentiated itself.
                     plainly = self.reads_values and not isinstance(first, TapeArray) and float(first[0]) == 1.0
                     found[: len(gradients)] = [
                         g if plainly or g is None else space.reshape(space.multiply(first, g), g.shape)
@@ -1159,7 +1161,7 @@ class TapeAdapter(Defaults):
         return bound
 
     def _products(self, space: Any, function: Function, values: Sequence[Any], vectors: Sequence[Any]) -> Arrays:
-        """The products of the Hessian with vectors: the gradient of the gradients' products with them."""
+        """Hessian-vector products: the gradient of the inner products of gradients and vectors."""
 
         def total(*arrays: Array) -> Array:
             found = function(*arrays)[2:]

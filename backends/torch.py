@@ -1,4 +1,4 @@
-"""The adapter of PyTorch: torch.func and autograd functions."""
+"""Adapter of PyTorch: torch.func and autograd functions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _under_autocast(device: str) -> bool:
 
 
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
-    """A loss is computed in float32 under autocast too, as torch's own losses are."""
+    """Context without autocast, so that losses use float32, as torch's own losses do."""
     return torch.autocast(device, enabled=False) if _under_autocast(device) else nullcontext()
 
 
 class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Each result is a copy, which the engine may overwrite."""
+    """Mode that copies results, so that the engine may overwrite them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Arrays = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -39,7 +39,7 @@ class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _overwritable() -> AbstractContextManager[Any]:
-    """Under the modes of selective checkpointing, which keep results, and refuse to go on once they change."""
+    """Context in which results may be overwritten: selective checkpointing keeps results and raises if they change."""
     if torch.compiler.is_compiling() or not _len_torch_dispatch_stack():
         return nullcontext()
     keeping = any(type(mode).__module__ == "torch.utils.checkpoint" for mode in _get_current_dispatch_mode_stack())
@@ -47,11 +47,11 @@ def _overwritable() -> AbstractContextManager[Any]:
 
 
 def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangents: Sequence[Any]) -> Arrays:
-    """The derivative of a function in a direction; tangents that are None or left out at the end are zero."""
+    """Directional derivative of a function; missing tangents and None are zero."""
     floating, of_these = of_floating(function, tensors, torch.is_floating_point)
     given = dict(enumerate(tangents))
     directions = tuple(torch.zeros_like(x) if given.get(k) is None else given[k] for k, x in floating.items())
-    # Contiguous: a tangent takes the strides of its tensor, and cannot if these are those of a broadcast.
+    # Contiguous, since a tangent takes its tensor's strides, which fails for broadcast tensors.
     primals = tuple(x.contiguous() for x in floating.values())
     found: Any
     with _without_autocast(primals[0].device.type):
@@ -62,7 +62,7 @@ def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangen
                 raise
         else:
             return tuple(found[1])
-        # In torch.autograd.forward_ad: the transpose of the pullback, which is linear in the cotangents.
+        # Within torch.autograd.forward_ad: transpose the pullback, which is linear in the cotangents.
         found = torch.func.vjp(of_these, *primals)
         outputs, pullback = found
         found = torch.func.vjp(pullback, tuple(torch.zeros_like(x) for x in outputs))
@@ -70,17 +70,17 @@ def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangen
 
 
 def _times(gradient: Any, cotangent: Any) -> Any:
-    """A gradient times the cotangent of the value, (1,); of a number that all rows share, the shape is ()."""
+    """Gradient times the cotangent (1,) of the value, in the shape of the gradient."""
     found = cotangent * gradient
     return found if gradient.dim() else found.reshape(())
 
 
-# Rules of differentiation. A rule is called with tensors, and says what to save of a call, and how cotangents and
-# tangents pass through it. It is an object, not a tuple: the rules for vmap of torch take tuples apart.
+# Differentiation rules: callables of tensors with the tensors to save (`keep`), a pullback (`pull`) and a pushforward
+# (`push`). Objects, since torch's vmap would flatten tuples.
 
 
 class _ClosedForm:
-    """`forward(static, *arrays)`, whose gradient is `backward(static, arrays, outputs, cotangents)`."""
+    """`forward(static, *arrays)` with the gradient `backward(static, arrays, outputs, cotangents)`."""
 
     shown = None
 
@@ -96,7 +96,7 @@ class _ClosedForm:
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
         adjoint, tensors = _Adjoint(self, len(saved)), (*saved, *cotangents)
         with _without_autocast(tensors[0].device.type):
-            # A compiled backward pass is never recorded, nor can it hold an autograd function.
+            # A compiled backward pass is never recorded, and cannot contain an autograd function.
             if torch.compiler.is_dynamo_compiling() or not (recorded(tensors) or transformed(tensors)):
                 found = adjoint(*tensors)
             else:
@@ -108,9 +108,9 @@ class _ClosedForm:
 
 
 class _Adjoint:
-    """The backward pass of a closed form, which saves nothing for a second derivative, but is computed again for it.
+    """Backward pass of a closed form, recomputed for second derivatives.
 
-    torch.func records every backward pass; recorded, a streamed one would hold the whole score matrix after all.
+    torch.func records every backward pass; recording a streamed one would hold the whole score matrix.
     """
 
     shown = None
@@ -139,8 +139,8 @@ class _Adjoint:
 class _Value:
     """`function(static, *arrays, need_grad=...)`: a value, a constant, and the gradients of the value.
 
-    The derivative of the gradients is the Hessian, which is symmetric: its products with cotangents are those with
-    tangents, and are computed as such, in forward mode, block by block.
+    The Hessian is symmetric, so its products with cotangents are computed as products with tangents, in forward mode,
+    block by block.
     """
 
     shown: int | None = None
@@ -157,7 +157,7 @@ class _Value:
         return (*arrays, *outputs[2:])
 
     def products(self, arrays: Arrays, directions: Sequence[Any]) -> Arrays:
-        """The products of the Hessian with vectors, any of which may be None."""
+        """Hessian-vector products; a vector may be None."""
         return _directional(lambda *x: self.function(self.static, *x, need_grad=True)[2:], arrays, directions)
 
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
@@ -179,7 +179,7 @@ class _Value:
 
 
 class _ValueOnce(_Value):
-    """The value and the constant; for torch.compile, which differentiates once, the gradients are no outputs."""
+    """`_Value` for torch.compile, which differentiates once: gradients are saved, not returned."""
 
     shown = 2
 
@@ -192,7 +192,7 @@ class _ValueOnce(_Value):
 
 
 class _LinearMap:
-    """`linear(x)`, whose transpose is `linear.transposed()`."""
+    """`linear(x)` with the transpose `linear.transposed()`."""
 
     shown = None
 
@@ -207,21 +207,20 @@ class _LinearMap:
 
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
         linear, cotangent = self.linear.transposed(), cotangents[0]
-        # A compiled backward pass is never recorded, nor can it hold an autograd function.
+        # A compiled backward pass is never recorded, and cannot contain an autograd function.
         return (linear(cotangent) if torch.compiler.is_dynamo_compiling() else _mapped(linear, cotangent),)
 
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
         return (_mapped(self.linear.derivative(), tangents[0]),)
 
 
-# The ways of differentiating. The classes are at module level, and take a rule as an argument, because torch.compile
-# cannot follow the making of a class.
+# Autograd functions, with the rule as an argument, since torch.compile cannot trace the creation of a class.
 
 
 class _Recorded(torch.autograd.Function):
     """Reverse mode. Skips functorch's setup_context, about 40 µs a call.
 
-    torch.compile follows this one, but no class with a rule for forward mode or for vmap.
+    torch.compile supports this class, but none with a rule for forward mode or vmap.
     """
 
     @staticmethod
@@ -233,12 +232,12 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        # Saved tensors are read once: checkpointing computes them again for each look, and allows one.
+        # Read saved tensors once: checkpointing recomputes them on access, and allows one access.
         return (None, *ctx.rule.pull(ctx.saved_tensors, cotangents))
 
 
 class _Transformed(torch.autograd.Function):
-    """Reverse and forward mode, and vmap, in the transforms of torch.func."""
+    """Reverse mode, forward mode and vmap for the transforms of torch.func."""
 
     generate_vmap_rule = True
 
@@ -262,7 +261,7 @@ class _Transformed(torch.autograd.Function):
 
 
 class _EntryByEntry(_Transformed):
-    """The same, with vmap as a loop: one entry of a batch is streamed at a time."""
+    """`_Transformed` with vmap as a loop, so that one entry of a batch is streamed at a time."""
 
     generate_vmap_rule = False
 
@@ -277,7 +276,7 @@ class _EntryByEntry(_Transformed):
 
 
 def _applied(rule: Any, way: str | None, arrays: Arrays, transformed: Any = _Transformed) -> Arrays:
-    """The outputs of a rule by one of the ways; without one, its function is differentiated, or nothing is."""
+    """Outputs of a rule by a `_way`; None calls it directly, to be differentiated by torch or not at all."""
     with _overwritable():
         if way is None:
             outputs: Arrays = rule(*arrays)
@@ -289,27 +288,27 @@ def _applied(rule: Any, way: str | None, arrays: Arrays, transformed: Any = _Tra
 
 
 def _mapped(linear: Any, x: Any) -> Any:
-    """A linear map of a tensor between processes."""
+    """Linear map of a tensor between processes."""
     if not torch.compiler.is_dynamo_compiling() and _in_nested_forward_mode() and transformed((x,)):
-        # A collective sees the numbers alone. `_directional` catches this message and falls back to a double vjp.
+        # Collectives see only the values. `_directional` catches this message and falls back to a double vjp.
         raise RuntimeError("Nested forward mode is not supported between ranks; use reverse mode for one of both")
     return _applied(_LinearMap(linear), _way((x,)), (x,), _EntryByEntry)[0]
 
 
 def _in_nested_forward_mode() -> bool:
-    """Whether forward modes are nested: of these, torch.func shows an autograd function the inner tangents alone."""
+    """Whether forward modes are nested; torch.func then shows an autograd function only the inner tangents."""
     stack = functorch.get_interpreter_stack() or ()
     return sum(interpreter.key() == functorch.TransformType.Jvp for interpreter in stack) > 1
 
 
 def _compiled_once() -> bool:
-    """Whether torch.compile traces no transform but one gradient: what it can compile an autograd function for."""
+    """Whether torch.compile traces at most one gradient transform, with which it supports autograd functions."""
     depth = functorch.get_dynamic_layer_stack_depth()
     return depth == 0 or (depth == 1 and retrieve_current_functorch_interpreter().key() == functorch.TransformType.Grad)
 
 
 def _way(arrays: Arrays) -> str | None:
-    """Which kind of autograd function serves: None where the function itself is differentiated, or nothing is."""
+    """Kind of autograd function to use; None if torch differentiates the function itself or nothing does."""
     if torch.compiler.is_dynamo_compiling():
         return "compiled" if recorded(arrays) and _compiled_once() else None
     if transformed(arrays):
@@ -318,7 +317,7 @@ def _way(arrays: Arrays) -> str | None:
 
 
 def _distinct(arrays: Arrays) -> list[Any]:
-    """Tensors, none twice: torch.compile refuses that, as of embeddings that are contrasted with themselves."""
+    """Tensors with repeated ones replaced by views, since torch.compile rejects repeated arguments."""
     return [x.view_as(x) if any(x is y for y in arrays[:k]) else x for k, x in enumerate(arrays)]
 
 
@@ -326,11 +325,11 @@ _SMALLEST = {
     dtype: (math.log(1.01 * torch.finfo(dtype).tiny), 1.02 * torch.finfo(dtype).tiny)
     for dtype in (torch.float32, torch.float64)
 }
-"""The least exponent whose exponential is not subnormal, and a number above that one."""
+"""Smallest exponent whose exponential is not subnormal, and a number slightly above that exponential."""
 
 
 class TorchAdapter(Defaults):
-    """The adapter for torch tensors."""
+    """Adapter for torch tensors."""
 
     name = "torch"
     version = torch.__version__
@@ -340,9 +339,9 @@ class TorchAdapter(Defaults):
 
     def __init__(self, namespace_of: Callable[[Any], Any]) -> None:
         super().__init__(namespace_of)
-        # Where torch returns products of 16 bits in float32. With "cpu", they are emulated there, by products of 32.
+        # Devices with 16-bit products that return float32. Adding "cpu" emulates them by 32-bit products.
         self.half_devices = {"cuda", "meta"} if hasattr(torch.ops.aten.mm, "dtype") else set[str]()
-        # As for NumPy: a large piece of memory, freed, and the C library keeps those of tiles for the next ones.
+        # As for NumPy (`keep_memory`): freeing a large block makes the C library reuse the memory of tiles.
         torch.empty(2**25 - 2**14, dtype=torch.uint8)
 
     @property
@@ -365,7 +364,7 @@ class TorchAdapter(Defaults):
         return _without_autocast(x.device.type)
 
     def loss_dtype(self, x: Any, dtype: Any) -> Any:
-        # As torch's own losses: under autocast a loss of 16 bits could not show what it changes by.
+        # As for torch's own losses: a 16-bit loss would be too coarse to show progress.
         return torch.float32 if _under_autocast(x.device.type) else dtype
 
     def value_and_grad(self, fn: Function, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Function:
@@ -380,7 +379,7 @@ class TorchAdapter(Defaults):
             return value_and_gradient
 
         def with_aux(*arguments: Any, **options: Any) -> tuple[Any, Any]:
-            # torch.func lets tensors through alone; whatever else aux holds goes round it.
+            # torch.func returns only tensors, so other leaves of aux bypass it.
             leaves: list[Any] = []
             shapes: list[Any] = []
 
@@ -407,7 +406,7 @@ class TorchAdapter(Defaults):
         return torch.mm(x, y, out_dtype=torch.float32)
 
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
-        # The engine's closed forms call the `pulls`.
+        # The engine's closed forms call `pulls` themselves.
         return (plainly if recorded(arrays) or transformed(arrays) else of_halves)(*arrays)
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
@@ -422,7 +421,7 @@ class TorchAdapter(Defaults):
         return torch.sum(x, dim=axis)
 
     def row_dots(self, x: Any, y: Any) -> Any:
-        return (x * y).sum(-1)  # `linalg.vecdot` would be computed in 16 bits under autocast
+        return (x * y).sum(-1)  # `linalg.vecdot` would use 16 bits under autocast
 
     def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
@@ -449,7 +448,7 @@ class TorchAdapter(Defaults):
     def needs_gradient(self, x: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():
             return bool(torch.is_grad_enabled() and x.requires_grad)
-        while True:  # torch.func wraps constants too: the tensor of each level says whether it is one
+        while True:  # torch.func also wraps constants: check the tensor of each level
             if x.requires_grad and (torch.is_grad_enabled() or functorch.is_functorch_wrapped_tensor(x)):
                 return True
             if forward_ad._current_level >= 0 and unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]  # noqa: SLF001
@@ -461,14 +460,14 @@ class TorchAdapter(Defaults):
     linear_map = staticmethod(_mapped)
 
     def communicator(self, group: Any) -> Any:
-        from .torch_ranks import communicator  # noqa: PLC0415  (not every torch has its distributed part)
+        from .torch_ranks import communicator  # noqa: PLC0415  (some torch builds lack torch.distributed)
 
         return communicator(group)
 
     def concrete_values(self, x: Any) -> Sequence[float] | None:
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
-        while functorch.is_gradtrackingtensor(x):  # whatever a transform computes; a batch has no values of its own
+        while functorch.is_gradtrackingtensor(x):  # gradient transforms keep values; vmap does not
             x = functorch.get_unwrapped(x)
         if transformed((x,)):
             return None
@@ -476,18 +475,18 @@ class TorchAdapter(Defaults):
         return numbers
 
     def concrete_value(self, x: Any) -> float | None:
-        # Unlike the other question, this one is answered for all threads at once; it errs to the safe side.
+        # `is_compiling` is global to all threads, unlike `is_dynamo_compiling`, and errs on the safe side.
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
         try:
             return float(x.item())
-        except (RuntimeError, TypeError):  # one number for each element of a batch, under vmap; or a symbol
+        except (RuntimeError, TypeError):  # batched by vmap, or symbolic
             return None
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
-        if torch.compiler.is_compiling():  # the compiler's own code for a diagonal warns of its deprecation
+        if torch.compiler.is_compiling():  # the compiler's code for a diagonal raises a deprecation warning
             return super().fill_diagonal(x, row, column, count, value)
-        if recorded((x,)) or transformed((x,)):  # a derivative may need what is overwritten
+        if recorded((x,)) or transformed((x,)):  # a derivative may need the overwritten values
             x = x.clone()
         diagonal = (x if count == x.shape[0] else x[row : row + count]).diagonal(column)
         if isinstance(value, torch.Tensor):
@@ -513,9 +512,9 @@ class TorchAdapter(Defaults):
         found: Arrays = ()
 
         def filling(carry: Arrays, tiles: Arrays, start: int) -> tuple[Arrays, Arrays]:
-            """The step, whose outputs go to their places as they come, unless they are recorded or are all there is.
+            """Step that writes its outputs into whole arrays, unless they are recorded or from a single block.
 
-            Kept in a list, the small outputs would pin the heap between the large tiles.
+            A list of small outputs would fragment the heap between the large tiles.
             """
             nonlocal found
             carry, out = step(carry, tiles, start)

@@ -1,4 +1,4 @@
-"""PyTorch's compiler, which is loaded with this file: what it runs while it traces, and does not trace."""
+"""Function that torch.compile runs but does not trace; importing this file loads the compiler."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ import torch
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def untraced(function: Callable[..., Any], *constants: Any) -> Any:
-    """Return ``function(*constants)``, a constant for the graph, whatever Python the function is made of."""
+    """Return ``function(*constants)`` as a constant of the graph; the function may be any Python code."""
     return function(*constants)

@@ -1,7 +1,6 @@
-"""The ranks of a process group of torch.distributed.
+"""Ranks of a torch.distributed process group.
 
-Under torch.compile, collectives are functions that return a new tensor. They are private to torch, and each stands in
-one place here.
+Under torch.compile, collectives are functional. They are private to torch; each is used in one place here.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ def _compiling() -> bool:
 
 
 def _gather_equal(x: Any, group: Any, size: int) -> Any:
-    """The rows of all ranks, of which each has as many."""
+    """Rows of all ranks, which have equal numbers of rows."""
     if _compiling():
         from torch.distributed import _functional_collectives as functional  # noqa: PLC0415
 
         together = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
         return together(x, 0, group)
     found = x.new_empty((size * x.shape[0], *x.shape[1:]))
-    # Under its new name since torch 2.13, which warns of the old one.
+    # Renamed in torch 2.13, which deprecates the old name.
     gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
     gather(found, x.contiguous(), group=group)
     return found
 
 
 def _scatter_equal(x: Any, group: Any, size: int) -> Any:
-    """The share that this rank has of the rows of the sum."""
+    """Rows of the sum that belong to this rank."""
     if _compiling():
         from torch.distributed import _functional_collectives as functional  # noqa: PLC0415
 
@@ -48,7 +47,7 @@ def _scatter_equal(x: Any, group: Any, size: int) -> Any:
 
 @dataclass(frozen=True)
 class GroupRanks:
-    """The processes of a group. Where they have different numbers of rows, all send as many as the one with most."""
+    """Ranks of a process group. Uneven numbers of rows are padded to the largest."""
 
     group: Any
     size: int
@@ -90,10 +89,10 @@ class GroupRanks:
 
 
 def communicator(group: Any) -> GroupRanks | None:
-    """The ranks of a process group or of a one-dimensional device mesh; None if it is neither."""
+    """Ranks of a process group or of a one-dimensional device mesh; None for other objects."""
     if not distributed.is_available():
         return None
-    from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415  (there where distributed is)
+    from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415  (part of torch.distributed)
 
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
