@@ -1,8 +1,8 @@
 """Samples and estimates of benchmark-mi (Czyż et al. 2023), for `mi_benchmark.py`, which starts this script.
 
-benchmark-mi 0.1 needs an old JAX, and so an environment of its own. `python bmi_worker.py FOLDER PAIRS SEEDS` writes
-the missing samples of all tasks as `FOLDER/TASK-SEED.npz` and prints the tasks. Then it reads requests
-`["PATH", "ESTIMATOR"]` line by line and prints the estimate of each. All lines are JSON.
+benchmark-mi 0.1 needs an old JAX, and so a separate environment. `python bmi_worker.py FOLDER PAIRS SEEDS` writes the
+missing samples of all tasks as `FOLDER/TASK-SEED.npz` and prints the tasks. Then it reads requests
+`["PATH", "ESTIMATOR"]` line by line and prints the estimates. All lines are JSON.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ ESTIMATORS: Final[dict[str, Callable[[], Any]]] = {
     "Donsker–Varadhan": lambda: estimators.DonskerVaradhanEstimator(verbose=False),
     "NWJ": lambda: estimators.NWJEstimator(verbose=False),
 }
-"""All options are the defaults."""
+"""Estimators with default options."""
 
 
 def tasks() -> dict[str, tuple[str, float]]:
-    """The name and the mutual information of each task."""
+    """Name and mutual information of each task."""
     return {key: (task.name, float(task.mutual_information)) for key, task in BENCHMARK_TASKS.items()}
 
 
 def estimated(path: str, name: str) -> dict[str, Any]:
-    """An estimate in nats, and the seconds of processor time that it took."""
+    """An estimate in nats, and its processor time in seconds."""
     with np.load(path) as sample:
         x, y = sample["x"], sample["y"]
     begin = time.process_time()

@@ -1,8 +1,8 @@
-"""The task of `training.py`: functions to be found by their docstrings, an encoder, and losses of several libraries.
+"""The task of `training.py`: code search by docstrings, an encoder, and losses of several libraries.
 
-The data are the functions of installed libraries. As in CodeSearchNet (Husain et al., 2019, arXiv:1909.09436), the
-first paragraph of a docstring is the query for its function, in a library that was not trained on. All losses but
-FlatNCE compute one formula, InfoNCE in both directions.
+The data are functions of installed libraries. As in CodeSearchNet (Husain et al., 2019, arXiv:1909.09436), the first
+paragraph of a docstring is the query for its function, in a held-out library. All losses but FlatNCE compute symmetric
+InfoNCE.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import portable_nce as pnce
 from portable_nce.modules.torch import encode_in_chunks
 
 TEMPERATURE: Final = 0.05
-SHORTEST: Final = 3  # words of a query, and of a function, as in CodeSearchNet
+SHORTEST: Final = 3  # fewest words of a query and of a function, as in CodeSearchNet
 VOCABULARY, WIDTH, CHUNK, LENGTHS = 10_000, 128, 128, (24, 64)
 EAGER, OPEN_CLIP, SENTENCES = "cross_entropy", "open_clip", "sentence-transformers"
 OURS, FLAT, CACHED = "portable_nce", "portable_nce, FlatNCE", ", in chunks"
@@ -50,7 +50,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def pairs(library: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Give the words of each docstring's first paragraph, and of its function without the docstring."""
+    """Give the words of each docstring's first paragraph and of its function without the docstring."""
     for path in files(library):
         source = path.read_text(encoding="utf-8", errors="replace")
         try:
@@ -67,7 +67,7 @@ def pairs(library: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def corpus(libraries: Sequence[str], held_out: str) -> tuple[dict[str, int], list[Any], list[Any]]:
-    """Give the number of pairs by library, and the tokens of queries and of functions, to train on and held out."""
+    """Give the number of pairs by library, and the tokens of queries and functions, for training and held out."""
     seen: set[tuple[str, ...]] = set()
     found: dict[str, list[Any]] = {library: [] for library in (held_out, *libraries)}
     for library, unique in found.items():
@@ -88,7 +88,7 @@ def corpus(libraries: Sequence[str], held_out: str) -> tuple[dict[str, int], lis
 
 
 class Encoder(nn.Module):
-    """Embeddings of words, a convolution over three, attention pooling and a perceptron; for text and for code."""
+    """Word embeddings, a convolution of width three, attention pooling and a perceptron, for text and code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Encoder(nn.Module):
 
 
 class Features(nn.Sequential):
-    """An encoder as sentence-transformers calls it."""
+    """Encoder with sentence-transformers' interface."""
 
     def forward(self, features: Any) -> Any:
         """Name the embeddings."""
@@ -114,13 +114,13 @@ class Features(nn.Sequential):
 
 
 def by_hand(x: Any, y: Any) -> Any:
-    """InfoNCE in both directions, as it is usually written."""
+    """Symmetric InfoNCE as usually written."""
     scores, labels = normalize(x) @ normalize(y).T / TEMPERATURE, torch.arange(len(x))
     return (cross_entropy(scores, labels) + cross_entropy(scores.T, labels)) / 2
 
 
 def losses(encoder: Encoder, name: str = SENTENCES) -> dict[str, Loss]:
-    """Give losses of the tokens of queries and functions; those of SENTENCES, slow to import, only if one is named."""
+    """Give losses of query and function tokens; those of SENTENCES, slow to import, only by name."""
 
     def of(loss: Loss) -> Loss:
         return lambda query, code: loss(encoder(query), encoder(code))
@@ -133,7 +133,9 @@ def losses(encoder: Encoder, name: str = SENTENCES) -> dict[str, Loss]:
     flat: Loss = partial(pnce.contrast, objective=pnce.objectives.flat_nce(), temperature=TEMPERATURE, symmetric=True)
     found = {EAGER: of(by_hand)}
     if spec := importlib.util.find_spec("open_clip"):
-        source = Path((spec.submodule_search_locations or [])[0], "loss.py")  # the package as a whole wants torchvision
+        source = Path(
+            (spec.submodule_search_locations or [])[0], "loss.py"
+        )  # importing the whole package needs torchvision
         clip = runpy.run_path(str(source))["ClipLoss"]()
         found[OPEN_CLIP] = of(lambda x, y: clip(normalize(x), normalize(y), 1 / TEMPERATURE))
     if name.startswith(SENTENCES) and importlib.util.find_spec("sentence_transformers"):

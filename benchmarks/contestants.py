@@ -1,11 +1,11 @@
-"""What `speed.py` measures, one process for each: losses of ours and of others, value and all gradients.
+"""Contestants of `speed.py`, one process each: our losses and others', value and all gradients.
 
-Embeddings have unit length and scores are their products over a temperature, so that every contestant does the same
-work. The formulas of others are written as their users write them; where a library has the loss, it is called.
+Embeddings have unit length and scores are their products over a temperature, so that all contestants do the same work.
+Formulas are written as users write them; if a library has the loss, it is called.
 
-A process, `python contestants.py LOSS NAME ROWS WIDTH DEVICE COLUMNS`, gets ready, says so, and measures on demand:
-a line `time` is answered by the seconds of a run, `memory` by the bytes that a run takes above its inputs and
-gradients, and `both` by the two of a single run, the first of all.
+A process, `python contestants.py LOSS NAME ROWS WIDTH DEVICE COLUMNS`, prepares, reports that it is ready, and measures
+on demand: the line `time` returns the seconds of a run, `memory` the bytes that a run takes above its inputs and
+gradients, and `both` the two for the very first run.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from typing import Any, Final
 
 TEMPERATURE: Final = 0.1
 BIAS: Final = -10.0
-"""Of SigLIP, as it starts."""
+"""Initial bias of SigLIP."""
 QUEUE: Final = 4
-"""MoCo has a queue of so many times its batch."""
+"""Size of MoCo's queue, in batches."""
 CLASSES: Final = 1000
-"""Of SupCon."""
+"""Number of classes for SupCon."""
 CLASSES_AT_ONCE: Final = 8192
-"""Of a vocabulary, in the roofline."""
+"""Block of the vocabulary in the roofline."""
 LEAST_SECONDS: Final = 0.05
-"""Short runs are repeated until they take so long."""
+"""Short runs are repeated for at least this long."""
 
 Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A size of the problem: rows N, width D, the device, and the classes V of a vocabulary, 0 for square problems."""
+    """Problem size: rows N, width D, device, and classes V of a vocabulary, 0 for square problems."""
 
     rows: int
     width: int
@@ -50,7 +50,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A loss somewhere: in which library, and the function that gets a run ready."""
+    """Library of a loss, and the function that prepares a run."""
 
     loss: str
     name: str
@@ -62,7 +62,7 @@ CONTESTANTS: Final[dict[tuple[str, str], Contestant]] = {}
 
 
 def contestant(*losses: str, name: str, library: str) -> Callable[[Callable[[str, Setting], Run]], None]:
-    """Enter a function of loss and setting for some losses."""
+    """Register a function of loss and setting for some losses."""
 
     def common_namespace(prepare: Callable[[str, Setting], Run]) -> None:
         for loss in losses:
@@ -72,8 +72,8 @@ def contestant(*losses: str, name: str, library: str) -> Callable[[Callable[[str
 
 
 def numbers(setting: Setting) -> tuple[Any, Any, Any, Any]:
-    """Draw two views of unit length, a queue and labels; or rows, the weights of a layer, nothing, and targets."""
-    import numpy as np  # noqa: PLC0415  (a contestant's process imports its own library alone)
+    """Draw two views of unit length, a queue and labels; or rows, layer weights, nothing, and targets."""
+    import numpy as np  # noqa: PLC0415  (a process imports only its contestant's library)
 
     rng = np.random.default_rng(0)
 
@@ -93,7 +93,7 @@ def numbers(setting: Setting) -> tuple[Any, Any, Any, Any]:
 
 
 def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
-    """Give a loss of ours as a function of two views, a queue and labels."""
+    """Give our loss as a function of two views, a queue and labels."""
     import portable_nce as pnce  # noqa: PLC0415
 
     blocks: dict[str, Any] = {"block_size": block_size}
@@ -114,11 +114,11 @@ def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
 
 
 HALVES: Final = ("nt_xent", "flat_nce", "dcl")
-"""Losses of two views in one batch: the rows are counted over both."""
+"""Losses of two views in one batch; rows count both."""
 LINEAR: Final = "linear_softmax"
 """Cross-entropy over the classes of a layer."""
 TRAINED: Final = "clip_trained"
-"""CLIP at its largest scale, at which nearly all rows of these views are saturated."""
+"""CLIP at its largest scale, where nearly all rows are saturated."""
 SCALE: Final = 100.0
 LOSSES: Final = ("info_nce", "clip", TRAINED, "siglip", *HALVES, "supcon", "moco", LINEAR)
 
@@ -131,7 +131,7 @@ def views(loss: str, setting: Setting) -> tuple[Any, Any, Any, Any]:
 
 
 def ours_on_numpy(loss: str, setting: Setting, block_size: int | str = "auto") -> Run:
-    """Run our value and gradient of arrays of NumPy."""
+    """Run our value and gradient on NumPy arrays."""
     import portable_nce as pnce  # noqa: PLC0415
 
     x, y, queue, labels = views(loss, setting)
@@ -215,9 +215,9 @@ def _ours_cupy(loss: str, setting: Setting) -> Run:
 
 @contestant(*LOSSES, name="roofline, NumPy", library="numpy")
 def _roof_numpy(loss: str, setting: Setting) -> Run:
-    """Three products and the exponentials of a matrix, in scratch of its own, in blocks of rows, and of classes.
+    """Three products and the exponentials of a matrix in preallocated memory, in blocks of rows and classes.
 
-    Powers of 2, and tall products rather than wide ones, because that is faster.
+    Powers of 2 and tall products, which are faster.
     """
     del loss
     import numpy as np  # noqa: PLC0415
@@ -246,7 +246,7 @@ def _roof_torch(loss: str, setting: Setting) -> Run:
     import torch  # noqa: PLC0415
 
     x, y, _, _ = (torch.asarray(a, device=setting.device) for a in numbers(setting))
-    x = x / setting.width  # outside of [-87, 87] exponentials are slow
+    x = x / setting.width  # exponentials outside of [-87, 87] are slow
     rows = min(512 if setting.device == "cpu" else 8192, setting.rows)
     columns = min(CLASSES_AT_ONCE, setting.columns) or setting.rows
     scores = x.new_empty((rows, columns))
@@ -271,7 +271,7 @@ def _roof_torch(loss: str, setting: Setting) -> Run:
 
 
 def torch_formula(loss: str) -> Callable[..., Any]:
-    """Write a loss as it is usually written in torch."""
+    """Give a loss as usually written in torch."""
     import torch  # noqa: PLC0415
     from torch.nn.functional import cross_entropy, logsigmoid  # noqa: PLC0415
 
@@ -443,14 +443,14 @@ def _optax(loss: str, setting: Setting) -> Run:
 
 
 def resident(field: str) -> int:
-    """Read how many bytes of memory this process has, or has had at most."""
+    """Read the current or peak memory of this process, in bytes."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     assert found is not None  # noqa: S101  (Linux)
     return int(found[1]) * 1024
 
 
 def memory_of(run: Run, gradients: int) -> tuple[int, float]:
-    """Measure how much memory a run takes at most, above what there is before it and above its gradients; and time."""
+    """Measure the peak memory of a run above the memory before it and its gradients; and time."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = resident("VmRSS")
@@ -464,7 +464,7 @@ def memory_of(run: Run, gradients: int) -> tuple[int, float]:
 
 
 def device_memory_of(run: Run, gradients: int) -> int:
-    """Measure the same on a GPU, by torch's count."""
+    """Measure peak memory on a GPU by torch's counters."""
     import torch  # noqa: PLC0415
 
     torch.cuda.reset_peak_memory_stats()
@@ -474,7 +474,7 @@ def device_memory_of(run: Run, gradients: int) -> int:
 
 
 def repeats_of(run: Run) -> int:
-    """Get a run going, and find out how often to repeat it; the second run may still prepare later ones."""
+    """Warm up twice, and choose the number of repeats."""
     run()
     run()
     started = time.perf_counter()
@@ -483,7 +483,7 @@ def repeats_of(run: Run) -> int:
 
 
 def seconds_of(run: Run, setting: Setting) -> float:
-    """Measure how long a run takes; bound to one core, what it takes of it, whatever else this has to do."""
+    """Measure the time of a run; processor time if bound to one core."""
     alone = setting.device == "cpu" and len(os.sched_getaffinity(0)) == 1
     clock = time.process_time if alone else time.perf_counter
     started = clock()

@@ -1,7 +1,7 @@
-"""Every bound on mutual information against a truth that is known: correlated Gaussians.
+"""All bounds on mutual information against the truth for correlated Gaussians.
 
 The setting of Poole et al. (2019), arXiv:1905.06922, section 3 and figure 2, shortened: x and y are Gaussian vectors of
-20 dimensions, each coordinate of y correlated with its own of x, 64 fresh pairs a step, the mutual information stepping
+20 dimensions, each coordinate of y correlated with one of x, 64 fresh pairs a step, the mutual information stepping
 from 2 to 10 nats. Critics are separable, g(x, y) = f(x) · h(y), two networks of two hidden layers of 256 units and 32
 outputs, trained by Adam. Every estimator sees the same pairs and starts from the same weights.
 
@@ -42,7 +42,7 @@ LEARNING_RATE, TEMPERATURE = 5e-4, 0.1
 STEPS, QUICK_STEPS = 800, 4
 SEEDS = (0, 1, 2)
 SHARE = 4
-"""The table uses the last of so many parts of a level's steps."""
+"""The table uses the last 1 / SHARE of a level's steps."""
 
 Numbers = NDArray[np.float64]
 Bound = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -58,9 +58,8 @@ COLOURS = {LOWER: "#0072b2", UPPER: "#d55e00", NEITHER: "#aa4499"}
 def alternating(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     """One round of the alternating optimisation of `bounds.dual` over u and g (lemma 3.3 of the FlatNCE paper).
 
-    The step of u has a closed form, and is a constant for the step of g that follows. What is returned has the value
-    -mean(u), FlatNCE's, and ascending it follows FlatNCE's gradient. As an estimate it is no bound, since u was chosen
-    by the very negatives that it is judged by.
+    The step of u has a closed form and is a constant for the step of g. The result has FlatNCE's value, -mean(u), and
+    gradient. It is not a bound, since u uses the evaluated negatives.
     """
     u = bounds.dual_critic(scores).detach()
     value: torch.Tensor = bounds.dual(scores, u)
@@ -68,10 +67,10 @@ def alternating(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
 
 
 def u_from(scores: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The step of u by negatives of its own, after which `bounds.dual` of the scores is a lower bound.
+    """The step of u by separate negatives, for which `bounds.dual` of the scores is a lower bound.
 
-    `other` are the scores of the same rows against other samples of y. With the positive included, u is at least
-    -log N, so that no row can weigh more than that lets it.
+    `other`: scores of the same rows against other samples of y. With the positive included, u is at least -log N, which
+    limits the weight of a row.
     """
     positives = torch.eye(BATCH, dtype=torch.bool)
     u: torch.Tensor = bounds.dual_critic(torch.where(positives, scores, other), include_positive=True)
@@ -287,7 +286,7 @@ def last(estimates: Numbers) -> Numbers:
 
 
 def bias(estimates: Numbers) -> Numbers:
-    """Mean minus truth, by seed and level."""
+    """Mean minus truth by seed and level."""
     found: Numbers = last(estimates).mean(axis=-1) - np.asarray(LEVELS)
     return found
 
@@ -300,14 +299,14 @@ def squared_error(estimates: Numbers) -> Numbers:
 def written(value: float, *, signed: bool = False, decimals: int = 2) -> str:
     """Write a number in few characters."""
     sign = "+" if signed else ""
-    if abs(value) >= 1e4:  # noqa: PLR2004  (longer than a cell wants to be)
+    if abs(value) >= 1e4:  # noqa: PLR2004  (too long for a cell)
         mantissa, exponent = f"{value:{sign}.0e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return f"{value:{sign}.{decimals if abs(value) < 100.0 else 0}f}"  # noqa: PLR2004  (likewise)
 
 
 def table(found: dict[str, Numbers]) -> str:
-    """One row an estimator: the bias at every other level, with its deviation over seeds; the last squared error."""
+    """One row per estimator: bias at every other level, with deviation over seeds; squared error at the last."""
     levels = [f"{level:g} nats" for level in LEVELS[::2]]
     lines = [f"| estimator | bound | {' | '.join(levels)} | squared error |", "|---|---|" + "---:|" * (len(levels) + 1)]
     for estimator in ESTIMATORS:
@@ -323,7 +322,7 @@ def table(found: dict[str, Numbers]) -> str:
 
 
 def smooth(estimates: Numbers, half: int = 25) -> Numbers:
-    """The median of up to 51 steps around each step of the same level: outliers must not drag the line away."""
+    """Running median of up to 51 steps within a level, robust to outliers."""
     padded = np.pad(estimates, ((0, 0), (half, half)), constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1, axis=1)
     return np.asarray(np.nanmedian(windows, axis=2))
@@ -358,7 +357,7 @@ def panel(axes: Axes, estimator: Estimator, estimates: Numbers) -> None:
 
 
 def draw(found: dict[str, Numbers], output: Path) -> None:
-    """Draw a panel for each estimator, and the legend where two panels are left, into a PNG file."""
+    """Draw a panel per estimator and the legend into a PNG file."""
     figure = Figure(figsize=(10.5, 13.0), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(6, 4, sharex=True, sharey=True).ravel()
@@ -506,7 +505,7 @@ def document(found: dict[str, Numbers]) -> str:
 
 
 def versions() -> str:
-    """Say what it ran on."""
+    """Describe the environment."""
     python, torch_version = platform.python_version(), torch.__version__.partition("+")[0]
     return (
         f"On a CPU, one thread: Python {python}, PyTorch {torch_version}, NumPy {np.__version__}, "
@@ -515,7 +514,7 @@ def versions() -> str:
 
 
 def main() -> None:
-    """Train all, and print or write what was found."""
+    """Train all estimators, and print or write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few steps; prints the table and writes nothing")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (default: 2)")

@@ -2,7 +2,7 @@
 
     python benchmarks/gradient_caching.py
 
-Each figure is the growth of the peak memory of a process of its own, and the time of its step, on one core.
+Each figure is the growth of peak memory of a separate process, and the time of its step, on one core.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDTH, LENGTH, CHUNK = 128, 16, 64
 
 
 def step_of(kind: str, rows: int) -> Callable[[int], Any]:
-    """Give a training step of some of the rows, of a transformer of four layers."""
+    """Give a training step of a transformer of four layers on `rows` rows."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, batch_first=True)
     transformer = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
@@ -43,7 +43,7 @@ def measure(kind: str, rows: int) -> None:
     """Print the memory of a step above its inputs, and its time."""
     torch.set_num_threads(1)
     step = step_of(kind, rows)
-    step(16)  # what is loaded and allocated once
+    step(16)  # one-time loading and allocation
     unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, KiB elsewhere
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     step(rows)
@@ -53,7 +53,7 @@ def measure(kind: str, rows: int) -> None:
 
 
 def main() -> None:
-    """Measure each in a process of its own."""
+    """Measure each in a separate process."""
     if sys.argv[1:]:
         measure(sys.argv[1], int(sys.argv[2]))
         return

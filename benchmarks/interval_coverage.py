@@ -1,9 +1,9 @@
-"""How often `estimation.mutual_information` holds what it promises, on problems whose mutual information is known.
+"""Interval coverage of `estimation.mutual_information` on problems with known mutual information.
 
 `python benchmarks/interval_coverage.py run` estimates `--repeats` times on each problem and adds the results to
-docs/coverage.json; repeats that are recorded already are not computed again. `page` writes docs/coverage.md and
-docs/coverage.png from that record. Without either, both run. `--quick` estimates once on small problems, prints the
-table and writes nothing. Needs NumPy and matplotlib.
+docs/coverage.json; recorded repeats are skipped. `page` writes docs/coverage.md and docs/coverage.png from that record.
+Without either, both run. `--quick` estimates once on small problems, prints the table and writes nothing. Needs NumPy
+and matplotlib.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Draw = Callable[[np.random.Generator, int], tuple[Numbers, Numbers]]
 
 
 def gaussian(dimension: int, nats: float) -> Draw:
-    """Coordinates of y correlated each with its own of x."""
+    """Gaussians, each coordinate of y correlated with one of x."""
     rho = math.sqrt(-math.expm1(-2.0 * nats / dimension))
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
@@ -52,7 +52,7 @@ def gaussian(dimension: int, nats: float) -> Draw:
 
 
 def cubed(dimension: int, nats: float) -> Draw:
-    """The same with cubed coordinates, whose information is the same."""
+    """`gaussian` with cubed coordinates, of equal information."""
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
         x, y = gaussian(dimension, nats)(rng, count)
@@ -62,7 +62,7 @@ def cubed(dimension: int, nats: float) -> Draw:
 
 
 def student(dimension: int, nats: float, freedom: float) -> Draw:
-    """Student's distribution of x and y together: Gaussians of `nats`, divided by one number of each pair."""
+    """Joint Student's distribution: Gaussians of `nats`, divided by one number per pair."""
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
         x, y = gaussian(dimension, nats)(rng, count)
@@ -73,11 +73,11 @@ def student(dimension: int, nats: float, freedom: float) -> Draw:
 
 
 def student_nats(dimension: int, nats: float, freedom: float) -> float:
-    """The mutual information of `student`: entropies of x and of y, minus that of both."""
+    """Mutual information of `student`: entropies of x and y minus the joint entropy."""
 
     def digamma(x: float) -> float:
         total = 0.0
-        while x < 10.0:  # noqa: PLR2004  (where the series is exact to 1e-12)
+        while x < 10.0:  # noqa: PLR2004  (the series is accurate to 1e-12 beyond)
             total, x = total - 1.0 / x, x + 1.0
         return total + math.log(x) - 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - 1 / (252 * x**6)
 
@@ -90,7 +90,7 @@ def student_nats(dimension: int, nats: float, freedom: float) -> float:
 
 
 def swiss_roll(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
-    """A Gaussian pair with one nat, of which x is rolled up in the plane."""
+    """A Gaussian pair with one nat, with x rolled up in the plane."""
     x, y = gaussian(1, 1.0)(rng, count)
     turn = 1.5 * math.pi * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)) + 1.0)
     return np.concatenate([turn * np.cos(turn), turn * np.sin(turn)], axis=1), y
@@ -101,7 +101,7 @@ WIDTH: Final = 0.4
 
 
 def mixture(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
-    """Four clusters in the plane; that of y is the next of that of x, one of ten at random."""
+    """Four clusters in the plane; y is in the cluster after x's, or with probability 0.1 in a random one."""
     of_x = rng.integers(4, size=count)
     of_y = np.where(rng.uniform(size=count) < 0.9, (of_x + 1) % 4, rng.integers(4, size=count))  # noqa: PLR2004
     x, y = (CORNERS[k] + WIDTH * rng.normal(size=(count, 2)) for k in (of_x, of_y))
@@ -109,7 +109,7 @@ def mixture(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
 
 
 def mixture_nats() -> float:
-    """The mutual information of `mixture`, as a mean of four million log-density ratios (error 0.0004)."""
+    """Mutual information of `mixture`, the mean of four million log density ratios (error 0.0004)."""
     x, y = mixture(np.random.default_rng(0), 4_000_000)
     near_x, near_y = (np.exp(-((z[:, None, :] - CORNERS) ** 2).sum(axis=2) / (2.0 * WIDTH**2)) for z in (x, y))
     joint = 0.25 * (0.9 * np.roll(np.eye(4), 1, axis=1) + 0.1 * np.full((4, 4), 0.25))
@@ -118,13 +118,13 @@ def mixture_nats() -> float:
 
 
 def parabola(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
-    """The square of x with noise: no correlation."""
+    """The square of x plus noise, without correlation."""
     x = rng.normal(size=(count, 1))
     return x, x * x + 0.3 * rng.normal(size=(count, 1))
 
 
 def parabola_nats() -> float:
-    """The mutual information of `parabola`, by sums over grids."""
+    """Mutual information of `parabola`, by sums over grids."""
     x, y = np.linspace(-9.0, 9.0, 9001), np.linspace(-3.0, 60.0, 12601)
     weights = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi) * (x[1] - x[0])
     density = np.concatenate(
@@ -142,7 +142,7 @@ def band(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A distribution, a number of pairs, and the mutual information in nats."""
+    """Distribution, number of pairs, and mutual information in nats."""
 
     name: str
     draw: Draw
@@ -151,7 +151,7 @@ class Problem:
 
 
 def problems() -> tuple[Problem, ...]:
-    """All problems, in the order of the table."""
+    """All problems in table order."""
     return (
         Problem("independent, 1 dimension", gaussian(1, 0.0), 300, 0.0),
         Problem("independent, 5 dimensions", gaussian(5, 0.0), 1000, 0.0),
@@ -176,7 +176,7 @@ def problems() -> tuple[Problem, ...]:
 
 
 def key(problem: Problem) -> str:
-    """The name of a problem in the record."""
+    """Name of a problem in the record."""
     return f"{problem.name}, {problem.truth:.3g} nats, {problem.pairs} pairs"
 
 
@@ -196,14 +196,14 @@ _KNOWN: list[tuple[Problem, ...]] = []
 
 
 def problems_once() -> tuple[Problem, ...]:
-    """The problems, with the truths computed once in a process."""
+    """The problems, with truths computed once per process."""
     if not _KNOWN:
         _KNOWN.append(problems())
     return _KNOWN[0]
 
 
 def run(record: dict[str, Any], repeats: int, jobs: int, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Add what is missing of so many repeats of each problem."""
+    """Add the missing repeats of each problem."""
     runs: dict[str, dict[str, Any]] = record.setdefault("runs", {})
     known = problems_once()
     missing = [
@@ -226,13 +226,13 @@ def run(record: dict[str, Any], repeats: int, jobs: int, save: Callable[[dict[st
 
 
 def share(hits: Iterable[bool]) -> tuple[int, int]:
-    """How many are true, and how many there are."""
+    """Number of true values, and number of values."""
     found = list(hits)
     return sum(found), len(found)
 
 
 def percent(hits: int, count: int) -> str:
-    """A share in percent, with its interval of 95 % (Wilson 1927)."""
+    """Share in percent with its 95 % interval (Wilson 1927)."""
     if count == 0:
         return "–"
     z, p = 1.96, hits / count
@@ -242,7 +242,7 @@ def percent(hits: int, count: int) -> str:
 
 
 def rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each problem, what the table shows."""
+    """Table cells of each problem."""
     found = []
     for name, truth in record["truths"].items():
         runs = list(record["runs"].get(name, {}).values())
@@ -270,7 +270,7 @@ def rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """One line a problem, and the sums."""
+    """One line per problem, and totals."""
     lines = [
         "| problem | runs | `lower` | above the truth | flagged | estimate | `low` to `high` holds it | its width |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -288,7 +288,7 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def totals(found: Sequence[Mapping[str, Any]], name: str) -> tuple[int, int]:
-    """The sum of a share over problems."""
+    """Total of a share over problems."""
     return sum(row[name][0] for row in found), sum(row[name][1] for row in found)
 
 
@@ -335,7 +335,7 @@ def document(record: Mapping[str, Any]) -> str:
 
 
 def draw(record: Mapping[str, Any], path: Path) -> None:
-    """Each run's interval, relative to the truth."""
+    """Draw each run's interval relative to the truth."""
     found = rows(record)
     figure = Figure(figsize=(8.0, 0.42 * len(found) + 1.0), layout="constrained")
     FigureCanvasAgg(figure)
@@ -360,7 +360,7 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Estimate, and write or print what was found."""
+    """Estimate, and write or print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("part", nargs="?", choices=("run", "page"), help="only this (default: both)")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"of each problem (default: {REPEATS})")

@@ -1,4 +1,4 @@
-"""The log-K curse on real digits: InfoNCE and FlatNCE in small batches, and what rounding has to do with it.
+"""The log-K curse on real digits: InfoNCE and FlatNCE in small batches, and the role of rounding.
 
 Two encoders learn which left half of a handwritten digit belongs to which right half, in batches of K digits, by
 InfoNCE as it is usually written (`cross_entropy(x @ y.T / t, labels)`), by this package's InfoNCE, and by FlatNCE (Chen
@@ -45,42 +45,42 @@ DOCS = Path(__file__).parents[1] / "docs"
 MARK = "<!-- What follows is written by benchmarks/log_k_curse.py. -->\n"
 
 DRAWN_ONLY = (32, 128)
-"""Batch sizes that the picture has and the table has not."""
+"""Batch sizes in the picture only."""
 
 TRAINING, HELD_OUT = 1280, 400
-"""How many of the 1797 digits train, and are held out for the tables; the others choose hyper-parameters."""
+"""Numbers of the 1797 digits for training and held out for the tables; the others choose hyper-parameters."""
 PIXELS, HIDDEN, EMBEDDING = 32, 128, 32
 TEMPERATURE, LOW_TEMPERATURE = 0.1, 0.02
 MEMORISED, MEMORISING_RATE = 16, 1e-3
-"""How many digits are memorised, and at which learning rate."""
+"""Number of memorised digits, and the learning rate."""
 LONGER = 16
-"""The batch size of the longer trainings."""
+"""Batch size of the longer trainings."""
 
 Embeddings = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is trained.
+    """Extent of the trainings.
 
     Attributes
     ----------
     sizes : tuple of int
         The batch sizes K.
     temperatures : tuple of float
-        The one that InfoNCE works best with, and a low one.
+        The best one for InfoNCE, and a low one.
     epochs : int
-        How often each training digit is seen, whatever the batch size.
+        Passes over the training digits, for all batch sizes.
     seeds : int
-        How many networks are trained side by side, each from its own weights, on its own division of the digits.
+        Number of networks trained in parallel, each with separate weights and split of the digits.
     longer : tuple of int
-        After how many epochs retrieval is measured in the longer trainings.
+        Epochs after which the longer trainings measure retrieval.
     memorising : int
-        Steps on the one batch that is memorised.
+        Steps on the memorised batch.
     probes : int
-        How often the gradients of a training are compared with the exact ones.
+        Number of comparisons of a training's gradients with exact ones.
     workers : int
-        Processes; the numbers do not depend on it.
+        Number of processes; the results do not depend on it.
     """
 
     sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
@@ -100,35 +100,35 @@ QUICK = Plan(sizes=(64, 256), epochs=1, seeds=2, longer=(1,), memorising=80, pro
 
 
 def usual_of_scores(scores: torch.Tensor) -> torch.Tensor:
-    """InfoNCE of the rows of scores, as it is usually written."""
+    """InfoNCE of the rows of scores, as usually written."""
     return cross_entropy(scores, torch.arange(scores.shape[0]))
 
 
 def usual_of_raised_scores(scores: torch.Tensor) -> torch.Tensor:
-    """The same in float32, as automatic mixed precision has it."""
+    """`usual_of_scores` in float32, as in automatic mixed precision."""
     return usual_of_scores(scores.float())
 
 
 def usual(x: torch.Tensor, y: torch.Tensor, temperature: float) -> torch.Tensor:
-    """InfoNCE both ways, as it is usually written."""
+    """Symmetric InfoNCE, as usually written."""
     scores = x @ y.T / temperature
     return (usual_of_scores(scores) + usual_of_scores(scores.T)) / 2
 
 
 def usual_raised(x: torch.Tensor, y: torch.Tensor, temperature: float) -> torch.Tensor:
-    """The same with the product in 16 bits and all that follows in float32."""
+    """`usual` with the product in 16 bits and the rest in float32."""
     scores = (x @ y.T).float() / temperature
     return (usual_of_scores(scores) + usual_of_scores(scores.T)) / 2
 
 
 def info_nce(x: torch.Tensor, y: torch.Tensor, temperature: float) -> torch.Tensor:
-    """InfoNCE both ways, by this package."""
+    """Symmetric InfoNCE by this package."""
     loss: torch.Tensor = pnce.info_nce(x, y, temperature=temperature, similarity="dot", symmetric=True)
     return loss
 
 
 def flat_nce(x: torch.Tensor, y: torch.Tensor, temperature: float) -> torch.Tensor:
-    """FlatNCE both ways, of the same pairs as `info_nce`; `portable_nce.flat_nce` would add those within a view."""
+    """Symmetric FlatNCE of the pairs of `info_nce`; `portable_nce.flat_nce` would add pairs within a view."""
     loss: torch.Tensor = pnce.contrast(
         x, y, objective=objectives.flat_nce(), temperature=temperature, similarity="dot", symmetric=True
     )
@@ -137,20 +137,20 @@ def flat_nce(x: torch.Tensor, y: torch.Tensor, temperature: float) -> torch.Tens
 
 @dataclass(frozen=True)
 class Arm:
-    """A loss in a precision.
+    """Loss in a precision.
 
     Attributes
     ----------
     name, style : str
         Name in the tables, and key of the colours.
     dtype : torch.dtype
-        What the embeddings, or the scores, are rounded to before the loss gets them.
+        Dtype to which embeddings or scores are rounded before the loss.
     loss : callable
-        The loss of two arrays of embeddings and a temperature, both ways.
+        Symmetric loss of two arrays of embeddings and a temperature.
     of_scores : callable
-        The loss of the rows of scores.
+        Loss of the rows of scores.
     exact, exact_of_scores : callable
-        The same functions where float64 serves them well.
+        The same functions in a form that is accurate in float64.
     """
 
     name: str
@@ -177,15 +177,15 @@ GAMMAS = (0.9, 0.3)
 """Shares of the batch in SogCLR's moving averages."""
 NUMBER = {arm.name: number for number, arm in enumerate(ARMS)}
 INFO, GUIDE = NUMBER["float32, pnce InfoNCE"], NUMBER["float32, pnce FlatNCE"]
-"""Whose hyper-parameters all have, and whose way to saturation all are measured on."""
+"""Arms that set the hyper-parameters, and the path to saturation on which all are measured."""
 
 
-# Digits and encoders; a leading axis counts the seeds, which are trained side by side
+# Digits and encoders; the leading axis runs over seeds, trained in parallel
 
 
 @dataclass(frozen=True)
 class Digits:
-    """The halves of digits and how each seed divides them: arrays of numbers, shape (seeds, digits)."""
+    """Halves of digits and each seed's split: arrays of indices, shape (seeds, digits)."""
 
     left: torch.Tensor
     right: torch.Tensor
@@ -203,7 +203,7 @@ def generators(seeds: int, purpose: int) -> list[torch.Generator]:
 def digits(seeds: int) -> Digits:
     """Load scikit-learn's digits, each divided in a left and a right half of 8 × 4 pixels."""
     bunch: Any = datasets.load_digits()
-    images = (torch.tensor(bunch.images, dtype=SINGLE) - 5.0) / 6.0  # about mean 0 and variance 1
+    images = (torch.tensor(bunch.images, dtype=SINGLE) - 5.0) / 6.0  # roughly mean 0 and variance 1
     order = torch.stack([torch.randperm(len(images), generator=one) for one in generators(seeds, 0)])
     return Digits(
         left=images[:, :, :4].flatten(1),
@@ -215,7 +215,7 @@ def digits(seeds: int) -> Digits:
 
 
 class Encoders(torch.nn.Module):
-    """For each side, and for each seed, a perceptron with one hidden layer; embeddings of unit length."""
+    """Per side and seed, a perceptron with one hidden layer; unit embeddings."""
 
     def __init__(self, seeds: int) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Encoders(torch.nn.Module):
         self.biases = torch.nn.ParameterList(torch.zeros(seeds, 1, weight.shape[2]) for weight in weights)
 
     def forward(self, numbers: torch.Tensor) -> Embeddings:
-        """Return the embeddings of the halves of digits, by number."""
+        """Return the embeddings of the halves of digits, by index."""
         data = digits(self.seeds)
         return self.side(0, data.left[numbers]), self.side(2, data.right[numbers])
 
@@ -242,7 +242,7 @@ class Encoders(torch.nn.Module):
 
 
 def shuffled(size: int, epochs: int, seeds: int) -> Iterator[torch.Tensor]:
-    """Give the numbers of the digits in each batch, shape (seeds, K)."""
+    """Give the indices of the digits in each batch, shape (seeds, K)."""
     sources, training = generators(seeds, 2), digits(seeds).training
     for _ in range(epochs):
         order = torch.stack([torch.randperm(TRAINING, generator=one) for one in sources])
@@ -250,26 +250,25 @@ def shuffled(size: int, epochs: int, seeds: int) -> Iterator[torch.Tensor]:
         yield from (order[:, start : start + size] for start in range(0, TRAINING, size))
 
 
-# Gradients, and how exact they are
+# Gradients and their errors
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a gradient is worth at a step; a number for each seed.
+    """Accuracy of a gradient at a step, for each seed.
 
     Attributes
     ----------
     step : int
-        Steps before it.
+        Number of steps before.
     margin : list of float
-        The median log-odds of the positives, in nats.
+        Median log-odds of the positives, in nats.
     error : list of float
-        Relative error of the gradient by the embeddings, against the exact one of the same embeddings.
+        Relative error of the gradient by the embeddings, against the exact one for the same embeddings.
     row_error : list of float
-        The median over the rows of scores of the relative error of a row's gradient by its scores, against the exact
-        one of the same scores.
+        Median over rows of the relative error of the gradient by the scores, against the exact one for the same scores.
     zero : list of float
-        The share of the positives whose score has a gradient of exactly zero: nothing pulls them.
+        Share of positives whose score has a gradient of exactly zero.
     """
 
     step: int
@@ -280,20 +279,20 @@ class Probe:
 
 
 def gradient(loss: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
-    """The gradients of each seed's loss, one after the other, in float64; shape (seeds, entries)."""
+    """Flattened gradients of each seed's loss in float64; shape (seeds, entries)."""
     leaves = [array.detach().requires_grad_() for array in arrays]
     found = torch.autograd.grad(torch.vmap(loss)(*leaves).sum(), leaves)
     return torch.cat([one.double().flatten(1) for one in found], dim=1)
 
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """The norm of the difference over that of the exact gradient, along the last axis."""
+    """Norm of the difference relative to the exact gradient, along the last axis."""
     error: torch.Tensor = torch.linalg.vector_norm(found - exact, dim=-1) / torch.linalg.vector_norm(exact, dim=-1)
     return error
 
 
 def log_odds(scores: torch.Tensor) -> torch.Tensor:
-    """The positives' scores above the log of the sum of the negatives' exponentials."""
+    """Positive scores minus the log-sum-exp of the negatives."""
     positives = torch.eye(scores.shape[-1], dtype=torch.bool)
     return scores.diagonal(dim1=1, dim2=2) - scores.masked_fill(positives, -math.inf).logsumexp(dim=2)
 
@@ -316,7 +315,7 @@ def probe(arm: Arm, step: int, pair: Sequence[torch.Tensor], temperature: float)
 
 
 def doubt(scores: torch.Tensor) -> float:
-    """The worst relative error of the "exact" gradients by one matrix of scores, in float64, against 50 digits."""
+    """Worst relative error of the "exact" float64 gradients of one score matrix, against 50 digits."""
     worst = 0.0
     functions: list[Callable[..., Any]] = [from_scores.info_nce, from_scores.flat_nce]
     for function, flat in zip(functions, (False, True), strict=True):
@@ -336,16 +335,16 @@ def doubt(scores: torch.Tensor) -> float:
 
 @dataclass
 class Course:
-    """What came of a training.
+    """Record of a training.
 
     Attributes
     ----------
     probes : list of Probe
-        The loss's own gradients on its way.
+        Gradients of the loss during training.
     zero_steps : float
-        The share of the steps at which the gradient by the embeddings was zero in every entry.
+        Share of steps with an all-zero gradient by the embeddings.
     retrieval, validation : list of float
-        Shares of the digits held out, and of the validation digits, whose right half is found; by seed.
+        Shares of held-out and validation digits whose right half is retrieved, by seed.
     """
 
     probes: list[Probe] = field(default_factory=list)
@@ -355,14 +354,14 @@ class Course:
 
 
 def learning_rate(size: int) -> float:
-    """Adam's learning rate, which grows with the root of the batch size."""
+    """Adam's learning rate, proportional to the root of the batch size."""
     return 1e-3 * math.sqrt(size / 8)
 
 
 def follow(
     arm: Arm, encoders: Encoders, batches: Iterable[torch.Tensor], temperature: float, rate: float
 ) -> Iterator[tuple[Embeddings, torch.Tensor]]:
-    """Train, and give the embeddings and whether the gradient vanished, by seed, before each step is taken."""
+    """Train; before each step, give the embeddings and whether the gradient vanished, by seed."""
     optimiser = torch.optim.Adam(encoders.parameters(), lr=rate, fused=True)
     for numbers in batches:
         x, y = encoders(numbers)
@@ -376,7 +375,7 @@ def follow(
 
 
 def vanished(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Whether the gradient by the embeddings is zero in every entry, by seed."""
+    """Whether the gradient by the embeddings is all zero, by seed."""
     found = [one.grad for one in (x, y) if one.grad is not None]
     return ~torch.cat(found, dim=1).any(dim=2).any(dim=1)
 
@@ -398,7 +397,7 @@ def learn(number: int, temperature: float, size: int, plan: Plan, rate: float | 
 
 
 def remember(gamma: float, temperature: float, size: int, plan: Plan) -> Course:
-    """Train SogCLR, FlatNCE with a moving average of each digit's partition function, in either direction."""
+    """Train SogCLR, FlatNCE with a moving average of each digit's partition function, in both directions."""
     torch.set_num_threads(1)
     encoders, course = Encoders(plan.seeds), Course()
     optimiser = torch.optim.Adam(encoders.parameters(), lr=learning_rate(size), fused=True)
@@ -431,14 +430,14 @@ def judge(encoders: Encoders, course: Course) -> None:
 
 
 def retrieved(x: torch.Tensor, y: torch.Tensor) -> list[float]:
-    """How often the right half of a left half is the nearest of all."""
+    """Share of left halves whose right half is the nearest of all."""
     right = (x @ y.mT).argmax(dim=2) == torch.arange(x.shape[1])
     shares: list[float] = right.double().mean(dim=1).tolist()
     return shares
 
 
 def lengthen(number: int, temperature: float, plan: Plan) -> list[list[float]]:
-    """Train for longer, and give the retrieval on its way, by seed."""
+    """Train for longer, and give the retrieval over time, by seed."""
     torch.set_num_threads(1)
     encoders, found = Encoders(plan.seeds), []
     measured = [epochs * TRAINING // LONGER for epochs in plan.longer]
@@ -454,16 +453,16 @@ def lengthen(number: int, temperature: float, plan: Plan) -> list[list[float]]:
 
 @dataclass
 class Saturation:
-    """What came of memorising one batch.
+    """Record of memorising one batch.
 
     Attributes
     ----------
     own : Course
-        The loss's own gradients on its own way.
+        Gradients of the loss on its own path.
     common : dict of list of Probe
-        Of the one loss that leads: the gradients of all on its way, by arm.
+        Gradients of all losses on the guide's path, by arm.
     doubt : float
-        Likewise: the worst relative error of the exact gradients there.
+        Worst relative error of the exact gradients on the guide's path.
     """
 
     own: Course = field(default_factory=Course)
@@ -491,14 +490,14 @@ def memorise(number: int, plan: Plan) -> Saturation:
 
 
 def moments(last: int) -> set[int]:
-    """Steps that lie evenly on a logarithmic axis, the first and the last among them."""
+    """Steps spaced evenly on a logarithmic axis, first and last included."""
     count = 80
     return {0, last} | {round(last ** (k / count)) for k in range(count)}
 
 
 @dataclass(frozen=True)
 class Results:
-    """All trainings: by arm, temperature and batch size; by arm and temperature; by arm; and those with a memory."""
+    """All trainings: by arm, temperature and batch size; by arm and temperature; by arm; and with a memory."""
 
     plan: Plan
     courses: dict[tuple[int, float, int], Course]
@@ -508,7 +507,7 @@ class Results:
 
 
 class Here:
-    """Does at once, in this process, what an executor would do elsewhere."""
+    """Executor that runs in this process."""
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call the function."""
@@ -526,7 +525,7 @@ def run(plan: Plan) -> Results:
 
 
 def submit(plan: Plan, pool: Here | ProcessPoolExecutor) -> Results:
-    """Hand out all trainings, the long ones first, and collect what came of them."""
+    """Submit all trainings, long ones first, and collect the results."""
     everyone = range(len(ARMS))
     longer = {(arm, t): pool.submit(lengthen, arm, t, plan) for t in plan.temperatures for arm in (INFO, GUIDE)}
     keys = [(arm, t, size) for size in plan.sizes for t in plan.temperatures for arm in everyone]
@@ -548,7 +547,7 @@ def submit(plan: Plan, pool: Here | ProcessPoolExecutor) -> Results:
 
 def spread(values: Sequence[float], *, scale: float = 100.0, signed: bool = False) -> str:
     """Mean ± standard deviation over the seeds."""
-    middle = round(statistics.mean(values) * scale, 1) + 0.0  # no minus before a zero
+    middle = round(statistics.mean(values) * scale, 1) + 0.0  # no negative zero
     return f"{middle:{'+' if signed else ''}.1f} ± {statistics.stdev(values) * scale:.1f}"
 
 
@@ -578,11 +577,11 @@ SHOWN = (
     "bfloat16, cross_entropy",
     "bfloat16, pnce InfoNCE",
 )
-"""The losses in the table of retrieval; the picture has all."""
+"""Losses in the retrieval table; the picture shows all."""
 
 
 def retrieval_table(results: Results) -> str:
-    """One row a temperature and a loss, one column a batch size; and two losses compared seed by seed."""
+    """One row per temperature and loss, one column per batch size; and two losses compared by seed."""
     sizes = [size for size in results.plan.sizes if size not in DRAWN_ONLY]
     lines = ["| temperature | loss | " + " | ".join(f"K = {size}" for size in sizes) + " |"]
     lines.append("|---:|---|" + "---:|" * len(sizes))
@@ -635,7 +634,7 @@ def gradient_table(results: Results) -> str:
 
 
 def folded(table: str) -> str:
-    """Hide a table behind a line to click on, on GitHub and on the site."""
+    """Fold a table behind a summary line."""
     return f"<details>\n<summary>Show the table</summary>\n\n{table}\n\n</details>"
 
 
@@ -667,19 +666,19 @@ def untrained(plan: Plan) -> str:
 
 
 def stopped(results: Results) -> str:
-    """The largest share of steps without a gradient."""
+    """Largest share of steps without a gradient."""
     all_courses = [*results.courses.values(), *(one.own for one in results.saturations.values())]
     return f"{100 * max(course.zero_steps for course in all_courses):.2g} %"
 
 
 def versions() -> str:
-    """What it was computed with."""
+    """Describe the environment."""
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "scikit-learn", "matplotlib", "mpmath"))
     return f"Python {platform.python_version()}, {libraries}, portable_nce {pnce.__version__}; CPU."
 
 
 def choose(plan: Plan) -> str:
-    """The grid over temperature and learning rate, by retrieval among the validation digits; InfoNCE in float32."""
+    """Grid over temperature and learning rate by validation retrieval; InfoNCE in float32."""
     lines = ["| K | temperature | learning rate | retrieval on validation digits, % |", "|---:|---:|---:|---:|"]
     with ProcessPoolExecutor(plan.workers, multiprocessing.get_context("spawn")) as pool:
         pending = {
@@ -713,7 +712,7 @@ def looks(arm: Arm) -> dict[str, Any]:
 
 
 def draw_retrieval(axes: Axes, results: Results, temperature: float) -> None:
-    """Draw accuracy against batch size; the arms stand side by side."""
+    """Draw accuracy against batch size, arms side by side."""
     sizes = results.plan.sizes
     for number, arm in enumerate(ARMS):
         shares = [[100 * one for one in results.courses[number, temperature, size].retrieval] for size in sizes]
@@ -728,7 +727,7 @@ def draw_retrieval(axes: Axes, results: Results, temperature: float) -> None:
 
 
 def draw_margin(axes: Axes, results: Results) -> None:
-    """Draw how far each loss drives the positives on the memorised batch."""
+    """Draw the margin that each loss reaches on the memorised batch."""
     for number, arm in enumerate(ARMS):
         probes = results.saturations[number].own.probes
         steps = [1 + one.step for one in probes]
@@ -740,7 +739,7 @@ def draw_margin(axes: Axes, results: Results) -> None:
 
 
 def draw_error(axes: Axes, results: Results) -> None:
-    """Draw the error of each gradient against the margin, from the same scores for all."""
+    """Draw the gradient errors against the margin, for equal scores."""
     guide = results.saturations[GUIDE]
     for number, (name, probes) in enumerate(guide.common.items()):
         pairs = sorted((statistics.median(p.margin), statistics.median(p.row_error)) for p in probes)
@@ -770,7 +769,7 @@ def draw(results: Results, output: Path) -> None:
 
 
 def write(results: Results) -> None:
-    """Draw the picture, and replace the numbers behind the prose."""
+    """Draw the picture, and replace the numbers after the prose."""
     draw(results, DOCS / "log_k_curse.png")
     page = DOCS / "log_k_curse.md"
     prose = page.read_text(encoding="utf-8").partition(MARK)[0]
@@ -778,7 +777,7 @@ def write(results: Results) -> None:
 
 
 def main() -> None:
-    """Train all, and print or write what was found."""
+    """Train all estimators, and print or write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few steps; prints the tables and writes nothing")
     parser.add_argument("--choose", action="store_true", help="print the grid of hyper-parameters and write nothing")

@@ -2,8 +2,8 @@
 
 `python benchmarks/mi_benchmark.py run --bmi PYTHON` adds missing estimates to docs/mi-benchmark.json; PYTHON is the
 interpreter of an environment with benchmark-mi, which runs `bmi_worker.py`. Without `--bmi` only this package
-estimates, on samples that were written before. `page` writes docs/mi-benchmark.md and docs/mi-benchmark.png from the
-record. Without either, both run. `--quick` estimates on a small sample, prints the table and writes nothing.
+estimates, on existing samples. `page` writes docs/mi-benchmark.md and docs/mi-benchmark.png from the record. Without
+either, both run. `--quick` estimates on a small sample, prints the table and writes nothing.
 `python -m nox -s mi_benchmark` makes both environments. Needs NumPy, JAX and matplotlib.
 """
 
@@ -48,7 +48,7 @@ Record = dict[str, Any]
 
 
 def defaults(x: Numbers, y: Numbers, seed: int) -> pnce.estimation.MutualInformation:
-    """With all options as they are."""
+    """With default options."""
     return pnce.estimation.mutual_information(x, y, rng=seed, progress=False)
 
 
@@ -86,7 +86,7 @@ OURS: Final = {DEFAULTS: defaults, THEIR_CRITIC: their_critic}
 
 
 def ours(path: str, method: str) -> dict[str, Any]:
-    """An estimate with its interval in nats, and the seconds of processor time that it took."""
+    """An estimate with its interval in nats, and its processor time in seconds."""
     with np.load(path) as sample:
         x, y = sample["x"], sample["y"]
     begin = time.process_time()
@@ -102,7 +102,7 @@ def ours(path: str, method: str) -> dict[str, Any]:
 
 
 class Theirs:
-    """A process with benchmark-mi, its tasks, and its estimates on request."""
+    """Process with benchmark-mi that lists tasks and computes estimates on request."""
 
     def __init__(self, python: str, folder: Path, pairs: int, seeds: int) -> None:
         """Start the process, which writes missing samples."""
@@ -117,20 +117,20 @@ class Theirs:
         return found
 
     def __call__(self, path: str, method: str) -> dict[str, Any]:
-        """An estimate in nats, and the seconds of processor time that it took."""
+        """An estimate in nats, and its processor time in seconds."""
         assert self.process.stdin is not None  # noqa: S101
         print(json.dumps([path, method]), file=self.process.stdin, flush=True)
         return self.answer()
 
 
 def in_strides(tasks: Iterable[str]) -> list[str]:
-    """Every fourth task, then the others likewise: a run that is stopped has tasks of all kinds."""
+    """Tasks in strides of four, so that a stopped run covers all kinds."""
     listed = list(tasks)
     return [task for start in range(4) for task in listed[start::4]]
 
 
 def run(record: Record, folder: Path, theirs: Theirs | None, *, seeds: int, save: Callable[[Record], None]) -> None:
-    """Add the missing estimates on so many samples of each task; the processes of both sides run at once."""
+    """Add the missing estimates; both sides run in parallel."""
     lock = Lock()
 
     def work(estimate: Callable[[str, str], dict[str, Any]], methods: Collection[str]) -> None:
@@ -155,19 +155,19 @@ def run(record: Record, folder: Path, theirs: Theirs | None, *, seeds: int, save
 
 
 def value(found: Mapping[str, Any]) -> float:
-    """The estimate; the bound where a flag forbids an estimate; NaN where an estimator gave no finite number."""
+    """The estimate; the bound if a flag invalidates it; NaN if not finite."""
     number = found["estimate"] if found["estimate"] is not None else found.get("bound")
     return math.nan if number is None else float(number)
 
 
 def of_tasks(record: Record, method: str) -> dict[str, list[dict[str, Any]]]:
-    """The runs of an estimator, for each task that has some, in the order of the benchmark."""
+    """Runs of an estimator by task, in the order of the benchmark."""
     runs = record["runs"].get(method, {})
     return {task: list(runs[task].values()) for task in record["tasks"] if runs.get(task)}
 
 
 def errors(record: Record, method: str) -> dict[str, float]:
-    """The mean absolute error of an estimator on each task that it has a finite number for."""
+    """Mean absolute error of an estimator on each task with a finite estimate."""
     found = {
         task: np.asarray([abs(value(run) - record["tasks"][task][1]) for run in runs])
         for task, runs in of_tasks(record, method).items()
@@ -176,18 +176,18 @@ def errors(record: Record, method: str) -> dict[str, float]:
 
 
 def seconds(record: Record, method: str) -> float:
-    """The median of the seconds of processor time."""
+    """Median processor time in seconds."""
     return float(np.median([found["seconds"] for runs in of_tasks(record, method).values() for found in runs]))
 
 
 def methods_of(record: Record) -> list[str]:
-    """The estimators with at least one run, ours first."""
+    """Estimators with at least one run, ours first."""
     known = [*OURS, *(method for method in record["runs"] if method not in OURS)]
     return [method for method in known if of_tasks(record, method)]
 
 
 def summary(record: Record) -> str:
-    """One line for each estimator."""
+    """One line per estimator."""
     lines = [
         "| estimator | tasks | mean absolute error | of `mutual_information` on these | largest error | seconds |",
         "|---|---:|---:|---:|---:|---:|",
@@ -205,7 +205,7 @@ def summary(record: Record) -> str:
 
 
 def intervals(record: Record) -> str:
-    """One line for each task: what `mutual_information` reports with its defaults."""
+    """One line per task: the default report of `mutual_information`."""
     lines = [
         "| task | truth | `lower`, `low` | estimate | `high` | they hold the truth | flags | seconds |",
         "|---|---:|---:|---:|---:|---:|---|---:|",
@@ -229,7 +229,7 @@ def intervals(record: Record) -> str:
 
 
 def estimates(record: Record) -> str:
-    """One line for each task: the mean estimate of each estimator, the nearest in bold."""
+    """One line per task: mean estimates, the nearest in bold."""
     methods = methods_of(record)
     lines = [f"| task | truth | {' | '.join(methods)} |", "|---|---:|" + "---:|" * len(methods)]
     for task, (name, truth) in record["tasks"].items():
@@ -247,7 +247,7 @@ def estimates(record: Record) -> str:
 
 
 def losses(record: Record) -> str:
-    """The tasks on which the interval misses the truth, and those on which another estimator is much nearer."""
+    """Tasks whose interval misses the truth, and tasks on which another estimator is much nearer."""
     missed, beaten = [], []
     best = errors(record, DEFAULTS)
     others = {m: errors(record, m) for m in methods_of(record) if m not in OURS}
@@ -367,7 +367,7 @@ def colour(method: str) -> str:
 
 
 def draw(record: Record, path: Path) -> None:
-    """The error of each estimator by task, and our interval."""
+    """Draw the error of each estimator by task, and our interval."""
     shown = of_tasks(record, DEFAULTS)
     figure = Figure(figsize=(8.5, 0.22 * len(shown) + 1.4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -407,7 +407,7 @@ def save(record: Record) -> None:
 
 
 def quick(python: str | None) -> None:
-    """Print the table of estimates on a small sample, which is of a Gaussian where benchmark-mi is missing."""
+    """Print the table of estimates on a small sample, Gaussian without benchmark-mi."""
     record: Record = {"runs": {}}
     with tempfile.TemporaryDirectory() as name:
         folder, theirs = Path(name), None

@@ -1,7 +1,7 @@
-"""Simulation-based inference with losses of ratio estimation: posteriors, and how often their regions hold the truth.
+"""Simulation-based inference with ratio-estimation losses: posteriors and their coverage.
 
-The simulator squares its parameter and adds noise, so the exact posterior is known, and has two modes. Every loss
-trains the same network from the same weights, on the same few simulations, with the same parameters from the prior.
+The simulator squares its parameter and adds noise, so the exact posterior is known and has two modes. All losses train
+the same network from the same weights, on the same simulations and prior parameters.
 
 `python benchmarks/ratio_estimation.py` writes the picture docs/sbi.png and the end of docs/sbi.md; `--quick` trains for
 a few steps, prints the table and writes nothing. Needs torch and matplotlib.
@@ -52,25 +52,25 @@ LOSSES: Mapping[str, tuple[str, Loss]] = {
 
 
 class Data(NamedTuple):
-    """Parameters, and what the simulator made of each."""
+    """Parameters and their simulations."""
 
     theta: torch.Tensor
     x: torch.Tensor
 
 
 class Result(NamedTuple):
-    """What is measured of one loss.
+    """Measurements of one loss.
 
     Attributes
     ----------
     divergence : float
         Mean of KL(exact posterior ‖ estimate) over held-out simulations, in nats.
     log_evidence : float
-        Mean over them of the logarithm of the mean of e^s over the prior: 0 if the ratio is normalised.
+        Mean over simulations of the log mean of e^s over the prior: 0 for a normalised ratio.
     calibration : float
         Largest distance between the distribution of the truth's rank in the posterior and the uniform one.
     coverage : ndarray
-        How often the smallest region of each level holds the truth.
+        Share of truths inside the smallest region of each level.
     posterior : ndarray
         Density on the grid at the observation of the picture.
     """
@@ -116,25 +116,25 @@ def train(loss: Loss, seed: int, steps: int) -> torch.nn.Module:
 
 
 def grid() -> torch.Tensor:
-    """Parameters at which posteriors are computed: the middles of equal intervals."""
+    """Grid of parameters, the midpoints of equal intervals."""
     return LIMIT * (2.0 * (torch.arange(400) + 0.5) / 400 - 1.0)
 
 
 @torch.no_grad()
 def log_posteriors(scores: torch.Tensor) -> tuple[Numbers, Numbers]:
-    """Normalise scores (N, 400) on the grid; give the log-posteriors of the cells, and the log of the mean of e^s."""
+    """Normalise scores (N, 400) on the grid; give the log-posteriors of the cells, and the log mean of e^s."""
     scores = scores.double()
     log_sum = scores.logsumexp(1, keepdim=True)
     return (scores - log_sum).numpy(), (log_sum[:, 0] - math.log(scores.shape[1])).numpy()
 
 
 def exact(x: torch.Tensor) -> Numbers:
-    """Compute the log-posterior of the grid's cells, known here."""
+    """Compute the exact log-posterior of the grid's cells."""
     return log_posteriors(-((x[:, None] - grid() ** 2) ** 2) / (2.0 * NOISE**2))[0]
 
 
 def measure(critic: torch.nn.Module) -> Result:
-    """Compare posteriors with the exact ones, and with the parameters that the simulations were made with."""
+    """Compare posteriors with the exact ones and with the true parameters."""
     theta, x = simulate(HELD_OUT, torch.Generator().manual_seed(1000))
     with torch.no_grad():
         log_p, log_z = log_posteriors(scores_of(critic, grid(), x[:, None]))
@@ -199,7 +199,7 @@ def draw(found: Mapping[str, list[Result]], path: Path) -> None:
 
 
 def ending(found: Mapping[str, list[Result]]) -> str:
-    """Write the end of the page: the table, and what it ran on."""
+    """Write the end of the page: the table and the environment."""
     libraries = f"PyTorch {torch.__version__.partition('+')[0]}, Matplotlib {mpl.__version__}"
     return f"""
 {table(found)}
@@ -211,7 +211,7 @@ On a CPU: Python {platform.python_version()}, {libraries}.
 
 
 def main() -> None:
-    """Train all, and print or write what was found."""
+    """Train all estimators, and print or write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few steps; prints the table and writes nothing")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The numbers and the picture of README.md and docs/index.md, made from recorded measurements.
+"""Numbers and picture of README.md and docs/index.md, from recorded measurements.
 
 `python benchmarks/readme.py` reads docs/speed.md, docs/mixed-precision.md and docs/agreement.json, writes a table
 into both pages and a summary into docs/speed.md, and draws docs/batch_size.png. `python benchmarks/speed.py` does this
@@ -27,14 +27,14 @@ ROOF: Final = "roofline, torch"
 OURS: Final = "portable_nce, torch"
 LIBRARIES: Final = ("portable_nce, NumPy", OURS, "portable_nce, JAX")
 LINES: Final = {EAGER: "eager PyTorch", COMPILED: "torch.compile", OURS: "portable_nce"}
-"""The rows of the tables that are drawn, and their labels."""
+"""Table rows that are drawn, and their labels."""
 
 Table = dict[str, dict[str, float]]
 """Numbers by row and column."""
 
 
 def tables(page: str, heading: str, *, word: int = 0) -> list[Table]:
-    """Read the tables under a heading: of each cell the number, or the one in parentheses behind it, word 1."""
+    """Read the tables under a heading: the number of each cell, or with word 1 the number in parentheses."""
     section = re.split(rf"^#+ {re.escape(heading)}$", page, flags=re.MULTILINE)[1]
     found = []
     for block in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
@@ -53,7 +53,7 @@ def tables(page: str, heading: str, *, word: int = 0) -> list[Table]:
 
 
 def worst_agreement(record: str) -> float:
-    """Give the largest error of a value or gradient in float32, in units in the last place; saturated scores apart."""
+    """Give the largest float32 error of a value or gradient in ulps; saturated scores separately."""
     variants = json.loads(record).values()
     return max(
         float(error)
@@ -93,7 +93,7 @@ def of_small(time: Table) -> str:
 
 
 def summary(page: str) -> str:
-    """Make the first lines of docs/speed.md, of its tables."""
+    """Make the first lines of docs/speed.md from its tables."""
     time, memory = tables(page, "InfoNCE")[:2]
     others = [table for table in tables(page, "Other losses") if ROOF in table]
 
@@ -120,7 +120,7 @@ def summary(page: str) -> str:
 
 
 def with_numbers(page: str, made: str) -> str:
-    """Write what is made into the text of a page."""
+    """Insert generated text into a page."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
 

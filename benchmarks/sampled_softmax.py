@@ -1,7 +1,7 @@
-"""The gradient of sampled losses over a vocabulary, against that of the exact cross-entropy: bias, noise and time.
+"""Gradients of sampled losses over a vocabulary against exact cross-entropy: bias, noise and time.
 
-Contexts and words come from a known model with Zipf's frequencies; the layer to be trained is halfway between nothing
-and that model. Each loss is differentiated by the layer's weights on the same batches, many times.
+Contexts and words come from a known model with Zipf's frequencies; the layer is halfway between zero and that model.
+Each loss is differentiated by the layer's weights on the same batches, many times.
 
 `python benchmarks/sampled_softmax.py run` measures, and writes docs/sampled-softmax.json; `page` writes the picture and
 the end of docs/sampled-softmax.md from that record. Without either, both run. `--quick` takes few batches, prints the
@@ -40,7 +40,7 @@ IN_BATCH: Final = "two_tower, log_q"
 
 
 class Batch(NamedTuple):
-    """Contexts, the layer's weights, the words that follow, and the log-frequency of each word of the vocabulary."""
+    """Contexts, layer weights, following words, and log-frequencies of the vocabulary."""
 
     context: torch.Tensor
     weight: torch.Tensor
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
     log_q: torch.Tensor
 
     def scores(self, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The scores of the words, and those of noise that all contexts share."""
+        """Scores of the words, and of noise shared by all contexts."""
         return (self.context * self.weight[self.word]).sum(dim=1), self.context @ self.weight[noise].T
 
 
@@ -67,7 +67,7 @@ def ranking(batch: Batch, noise: torch.Tensor) -> torch.Tensor:
 
 
 def ranking_uncorrected(batch: Batch, noise: torch.Tensor) -> torch.Tensor:
-    """Rank it without the frequencies."""
+    """`ranking` without the frequencies."""
     return pnce.density.ranking_nce(*batch.scores(noise))
 
 
@@ -78,14 +78,14 @@ def sampled(batch: Batch, noise: torch.Tensor) -> torch.Tensor:
 
 
 def in_batch(batch: Batch, noise: torch.Tensor) -> torch.Tensor:
-    """Take the words of the other contexts for samples."""
+    """Use the words of the other contexts as samples."""
     del noise
     word = batch.word
     return pnce.two_tower(batch.context, batch.weight[word], ids=word, log_q=batch.log_q[word])
 
 
 def in_batch_uncorrected(batch: Batch, noise: torch.Tensor) -> torch.Tensor:
-    """Take them without the frequencies."""
+    """`in_batch` without the frequencies."""
     del noise
     return pnce.two_tower(batch.context, batch.weight[batch.word], ids=batch.word)
 
@@ -100,11 +100,11 @@ LOSSES: Final[Mapping[str, tuple[str, str, Loss]]] = {
 """Colour, marker and loss, by name."""
 
 OF_THE_BATCH: Final = {name for name in LOSSES if name.startswith("two_tower")}
-"""Those whose samples are the batch's own words."""
+"""Losses whose samples are the words of the batch."""
 
 
 class World:
-    """Contexts and words of a known model, and a layer that is halfway there."""
+    """Known model of contexts and words, and a layer halfway to it."""
 
     def __init__(self) -> None:
         self.generator = torch.Generator().manual_seed(0)
@@ -140,7 +140,7 @@ def gradient(loss: Loss, batch: Batch, noise: torch.Tensor) -> torch.Tensor:
 
 
 class Moments:
-    """The mean of arrays, and the mean of their squared lengths, one array at a time."""
+    """Running means of arrays and of their squared norms."""
 
     def __init__(self) -> None:
         self.total: Any = 0.0
@@ -153,14 +153,14 @@ class Moments:
         self.number += 1
 
     def bias_and_noise(self) -> tuple[float, float]:
-        """The length of the mean, without what the noise adds to its square; and the root of the total variance."""
+        """Norm of the mean, corrected for noise; and the root of the total variance."""
         n, of_mean = self.number, float(((self.total.double() / self.number) ** 2).sum())
         variance = max(self.squares / n - of_mean, 0.0) * n / (n - 1)
         return math.sqrt(max(of_mean - variance / n, 0.0)), math.sqrt(variance)
 
 
 def measure(batches: int, samples: tuple[int, ...], calls: int) -> dict[str, Any]:
-    """Compare gradients on the same batches, and take the times."""
+    """Compare gradients on the same batches, and measure times."""
     world = World()
     moments = {(name, k): Moments() for name in LOSSES for k in ((ROWS - 1,) if name in OF_THE_BATCH else samples)}
     of_exact = Moments()
@@ -192,7 +192,7 @@ def measure(batches: int, samples: tuple[int, ...], calls: int) -> dict[str, Any
 
 
 def times(world: World, samples: tuple[int, ...], calls: int) -> list[dict[str, Any]]:
-    """Take the median time on one core of drawing samples, the value, and its gradients by contexts and weights."""
+    """Median time on one core of sampling, value, and gradients by contexts and weights."""
     batch = world.batch()
     found = []
     every = {EXACT: exact, **{name: loss for name, (_, _, loss) in LOSSES.items()}}
@@ -261,7 +261,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def document(record: dict[str, Any]) -> str:
-    """Write the end of the page: the table, and what it was measured on."""
+    """Write the end of the page: the table and the environment."""
     return f"""
 {table(record)}
 
@@ -272,7 +272,7 @@ Python {record["python"]}, PyTorch {record["torch"]}.
 
 
 def main() -> None:
-    """Measure, and write or print what was found."""
+    """Measure, and write or print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("part", nargs="?", choices=("run", "page"), help="only this (default: both)")
     parser.add_argument("--quick", action="store_true", help="few batches; prints the table and writes nothing")

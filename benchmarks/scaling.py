@@ -1,4 +1,4 @@
-"""What ranks send and hold, of this package's losses and of the usual way: gather both sides, and a dense matrix each.
+"""Communication and memory of ranks, for our losses and the usual way: gathers of both sides and dense matrices.
 
     python benchmarks/scaling.py --ranks 4 --samples 16384 --features 128
 
@@ -29,11 +29,11 @@ import portable_nce as pnce
 SENT = {"entries": 0}
 
 GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""Lets the C library give memory back when it is freed, so that what is measured is what is in use."""
+"""Make the C library return freed memory, so that only memory in use is measured."""
 
 
 class _Gather(torch.autograd.Function):
-    """All rows, whose gradients are added up and scattered."""
+    """Gather all rows; the backward pass is a reduce-scatter."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -73,7 +73,7 @@ def contestants() -> dict[str, Any]:
 
 
 def counted(name: str, *, gives: bool) -> None:
-    """Count what a collective brings: the rows of the others, of what it returns or of what it is given."""
+    """Count the rows of other ranks in a collective's result or input."""
     inner = getattr(dist, name)
 
     def collective(*args: Any, **options: Any) -> Any:
@@ -86,7 +86,7 @@ def counted(name: str, *, gives: bool) -> None:
 
 
 def peak() -> int:
-    """Give the most memory that this process has held, in bytes."""
+    """Give the peak memory of this process, in bytes."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
@@ -101,7 +101,7 @@ def work(name: str, rank: int, options: argparse.Namespace, store: str) -> dict[
     own = options.samples // options.ranks
     draw = torch.Generator().manual_seed(rank)
     small = [torch.randn(64, options.features, generator=draw, requires_grad=True) for _ in range(2)]
-    loss(*small).backward()  # loads what is loaded once
+    loss(*small).backward()  # one-time loading
     leaves = [torch.randn(own, options.features, generator=draw, requires_grad=True) for _ in range(2)]
     for x in leaves:
         x.grad = torch.zeros_like(x)
@@ -118,7 +118,7 @@ def work(name: str, rank: int, options: argparse.Namespace, store: str) -> dict[
 
 
 def main() -> None:
-    """Start the processes of each loss in turn, and print a table; or be one of them."""
+    """Start the processes of each loss in turn and print a table; or run as one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--samples", type=int, default=8192)

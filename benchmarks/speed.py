@@ -1,16 +1,14 @@
-"""Speed and memory of the losses, against the roofline and against others, on this machine.
+"""Speed and memory of the losses on this machine, against a roofline and other implementations.
 
-Each figure is a ratio within one interleaved run: every contestant sits in a process of its own, and they take turns,
-one at a time, several times round; what is quoted is the median over the rounds of a contestant's time divided by the
-roofline's in the same round. The roofline is three matrix products and the exponentials of a square matrix, or of N x V
-over a vocabulary, in preallocated memory: what InfoNCE with all gradients cannot do without. Memory is the peak above
-inputs and gradients.
+Each figure is a ratio within one interleaved run: contestants run in separate processes and take turns over several
+rounds; the figure is the median over rounds of the time relative to the roofline in the same round. The roofline is
+three matrix products and the exponentials of a square matrix, or of N x V over a vocabulary, in preallocated memory:
+the minimum for InfoNCE with all gradients. Memory is the peak above inputs and gradients.
 
-`python benchmarks/speed.py` measures everything (the better part of an hour) and writes docs/speed.md, docs/speed.png
-and what `readme.py` makes of them; `--only info_nce` measures some losses anew, and the sections of the page of which
-nothing has been measured here stay; `--quick` measures small sizes once and
-writes nothing; `--device cuda` measures torch, JAX and CuPy on a GPU, and writes docs/speed-cuda.md. Needs torch, JAX,
-optax, pytorch-metric-learning and matplotlib.
+`python benchmarks/speed.py` measures everything (nearly an hour) and writes docs/speed.md, docs/speed.png and the
+output of `readme.py`; `--only info_nce` measures some losses again and keeps the other sections of the page; `--quick`
+measures small sizes once and writes nothing; `--device cuda` measures torch, JAX and CuPy on a GPU, and writes
+docs/speed-cuda.md. Needs torch, JAX, optax, pytorch-metric-learning and matplotlib.
 """
 
 from __future__ import annotations
@@ -42,9 +40,9 @@ MARK: Final = "<!-- What follows is written by benchmarks/speed.py. -->\n"
 
 PACKAGES: Final = ("portable_nce", "numpy", "torch", "jax", "optax", "pytorch-metric-learning", "array-api-compat")
 ROOF: Final = "roofline"
-"""Name of the contestants that the others are compared with: that of the same library, or torch's."""
+"""Name of the reference contestants, of the same library or torch's."""
 WHOLE_MATRIX: Final = ("formula, torch", "formula, jax.jit", "optax, jax.jit", "pytorch-metric-learning")
-"""Contestants that hold several N x N matrices, which do not fit from 32768 rows on."""
+"""Contestants that hold several N x N matrices, too large from 32768 rows on."""
 LARGE: Final = 32768
 LARGEST: Final = 131072
 TIMEOUT: Final = 3600.0
@@ -52,7 +50,7 @@ TIMEOUT: Final = 3600.0
 
 @dataclass(frozen=True)
 class Grid:
-    """Sizes of a loss: rows, width, how many rounds are measured, and the classes of a vocabulary, if it has one."""
+    """Sizes of a loss: rows, width, number of rounds, and classes of a vocabulary, if any."""
 
     loss: str
     sizes: tuple[tuple[int, ...], ...]
@@ -82,7 +80,7 @@ QUICK: Final = tuple(Grid(grid.loss, ((64, 16, 1, *([96] if grid.loss == LINEAR 
 
 
 def entered(loss: str, setting: Setting) -> list[Contestant]:
-    """Choose the contestants of a loss that can take part."""
+    """Give the available contestants of a loss."""
     found = []
     for (own, name), contestant in CONTESTANTS.items():
         if own != loss:
@@ -101,21 +99,21 @@ def entered(loss: str, setting: Setting) -> list[Contestant]:
 
 @contextmanager
 def process(contestant: Contestant, setting: Setting) -> Iterator[subprocess.Popen[str] | None]:
-    """Start the process of a contestant and wait until it is ready, or None if it has failed."""
+    """Start the process of a contestant and wait until it is ready; None if it fails."""
     command = [sys.executable, str(HERE / "contestants.py"), contestant.loss, contestant.name]
     command += [str(setting.rows), str(setting.width), setting.device, str(setting.columns)]
     env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     env["JAX_PLATFORMS"] = "cpu" if setting.device == "cpu" else "cuda"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as started:  # noqa: S603  (our own)
         try:
-            assert started.stdout is not None  # noqa: S101  (a pipe was asked for)
+            assert started.stdout is not None  # noqa: S101  (a pipe was requested)
             yield started if started.stdout.readline().strip() == "ready" else None
         finally:
             started.kill()
 
 
 def ask(started: subprocess.Popen[str] | None, what: str) -> list[float]:
-    """Let a process measure something; give nothing if it cannot."""
+    """Request a measurement of a process; None if it fails."""
     if started is None or started.poll() is not None:
         return []
     assert started.stdin is not None  # noqa: S101
@@ -123,7 +121,7 @@ def ask(started: subprocess.Popen[str] | None, what: str) -> list[float]:
     started.send_signal(signal.SIGCONT)
     print(what, file=started.stdin, flush=True)
     answer = [float(word) for word in started.stdout.readline().split()]
-    started.send_signal(signal.SIGSTOP)  # threads that wait by spinning would take the processors from the others
+    started.send_signal(signal.SIGSTOP)  # spinning threads would take processors from the others
     return answer
 
 
@@ -143,7 +141,7 @@ def measure(loss: str, setting: Setting, rounds: int) -> dict[str, Any]:
             for _ in range(rounds):
                 for name, started in running.items():
                     seconds[name] += ask(started, "time")
-                    time.sleep(0.02)  # the threads of one library come to rest before the next one's are wanted
+                    time.sleep(0.02)  # let the threads of one library idle before the next one starts
             for name, started in running.items():
                 memory.update((name, found) for found in ask(started, "memory"))
     return {
@@ -152,7 +150,7 @@ def measure(loss: str, setting: Setting, rounds: int) -> dict[str, Any]:
         "width": setting.width,
         "columns": setting.columns,
         "device": setting.device,
-        "seconds": seconds,  # none for what has failed
+        "seconds": seconds,  # empty for failed contestants
         "memory": memory,
         "library": {contestant.name: contestant.library for contestant in contestants},
     }
@@ -235,7 +233,7 @@ def columns(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def processor() -> str:
-    """Find out what the processor calls itself."""
+    """Name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -244,7 +242,7 @@ def processor() -> str:
 
 
 def versions() -> str:
-    """Write the versions of all that took part."""
+    """Write the versions of all contestants."""
     found = []
     for name in PACKAGES:
         try:
@@ -273,7 +271,7 @@ SECTIONS: Final = {
     "### Trained embeddings\n": (TRAINED,),
     "### Over a vocabulary\n": (LINEAR,),
 }
-"""Which losses are in which section of the page."""
+"""Losses of each section of the page."""
 ABOUT: Final = {
     "### Other losses\n": (
         "N counts the views in NT-Xent, DCL and FlatNCE. SupCon has 1000 classes, MoCo a queue of 4 N keys.\n"
@@ -287,7 +285,7 @@ ABOUT: Final = {
 
 
 def page(results: Sequence[Mapping[str, Any]], device: str, before: str = "") -> str:
-    """Write the measured part of the page; sections of which nothing has been measured are those from before."""
+    """Write the measured part of the page; other sections are kept."""
     parts = ["## Measurements\n", READING]
     for heading, losses in SECTIONS.items():
         own = [result for result in results if result["loss"] in losses]
@@ -301,7 +299,7 @@ def page(results: Sequence[Mapping[str, Any]], device: str, before: str = "") ->
 
 
 def section(results: Sequence[Mapping[str, Any]], device: str, about: str) -> str:
-    """Write what was measured of some losses, and when and where."""
+    """Write the measurements of some losses, with date and machine."""
     cores = len(os.sched_getaffinity(0))
     machine = f"{processor()}, {cores} core{'s' * (cores > 1)}" if device == "cpu" else gpu()
     last = max(result["day"] for result in results)
@@ -315,7 +313,7 @@ def section(results: Sequence[Mapping[str, Any]], device: str, about: str) -> st
 
 
 def folded(tables: str) -> str:
-    """Hide tables behind a line to click on, on GitHub and on the site."""
+    """Fold tables behind a summary line."""
     return f"<details>\n<summary>Show the tables</summary>\n\n{tables}\n\n</details>"
 
 
@@ -365,7 +363,7 @@ def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def kept(device: str) -> list[dict[str, Any]]:
-    """Read what has been measured, and on which days."""
+    """Read the recorded measurements and their dates."""
     return [
         {
             **json.loads(path.read_text(encoding="utf-8")),
@@ -413,7 +411,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.device,
             keep=True,
         )
-    results = [result for result in kept(options.device) if result["loss"] in TITLES]  # not those of removed losses
+    results = [result for result in kept(options.device) if result["loss"] in TITLES]  # skip removed losses
     name = "speed" if options.device == "cpu" else f"speed-{options.device}"
     path = DOCS / f"{name}.md"
     text = path.read_text(encoding="utf-8") if path.exists() else f"# Speed and memory\n\n{MARK}"

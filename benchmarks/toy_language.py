@@ -1,9 +1,8 @@
-"""Noise-contrastive estimation of a language whose probabilities are known, and who is normalised by itself.
+"""Noise-contrastive estimation of a language with known probabilities, and self-normalisation.
 
-The language is a Markov chain over 300 words: Zipf's law, tilted by how well each next word x suits the last word c.
-The model is log-bilinear, s(x, c) = u(c) · v(x) + b(x), with vectors long enough to represent log p(x | c) exactly, so
-that no distance is left for want of room. The noise is the unigram distribution. Every estimator sees
-the same text and the same noise and starts from the same model.
+The language is a Markov chain over 300 words: Zipf's law, tilted by the affinity of the next word x to the last word c.
+The model is log-bilinear, s(x, c) = u(c) · v(x) + b(x), with vectors long enough to represent log p(x | c) exactly. The
+noise is the unigram distribution. All estimators see the same text and noise and start from the same model.
 
 `python benchmarks/toy_language.py` writes docs/toy_language.png and docs/toy_language.md; `--quick` trains for a few
 steps, prints the table and writes nothing. Needs torch and matplotlib.
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[1] / "docs"
 WORDS, RANK, TILT = 300, 8, 1.5
 LENGTH = 16
-"""Of the model's vectors: RANK and one more, for log Z(c), are enough."""
+"""Length of the model's vectors: RANK, and one for log Z(c)."""
 
 CHAINS = 512
-"""Texts read in parallel: each gives one word, and its context, to a step."""
+"""Number of parallel texts; each gives one word and its context per step."""
 
 STEPS, QUICK_STEPS = 3000, 30
 SEEDS = (0, 1, 2)
@@ -59,7 +58,7 @@ class Language(NamedTuple):
     transition : Tensor, shape (WORDS, WORDS)
         p(x | c), one row a context c.
     unigram : Tensor, shape (WORDS,)
-        The stationary distribution of the chain, which is also the noise.
+        Stationary distribution of the chain, also the noise.
     log_p, log_q : Tensor
         The logarithms of both.
     """
@@ -71,7 +70,7 @@ class Language(NamedTuple):
 
 
 def make_language() -> Language:
-    """Draw the language; it is the same for every seed of the text."""
+    """Draw the language, equal for all seeds of the text."""
     rng = np.random.default_rng(0)
     zipf = 1.0 / np.arange(1, WORDS + 1)
     suits = rng.normal(size=(WORDS, RANK)) @ rng.normal(size=(RANK, WORDS)) * TILT / math.sqrt(RANK)
@@ -104,7 +103,7 @@ def read(language: Language, steps: int, seed: int) -> tuple[torch.Tensor, torch
 
 
 class Sampled(NamedTuple):
-    """What a sampled loss is computed from: scores and log-densities of the noise, at the data and at the samples."""
+    """Inputs of a sampled loss: scores and noise log-densities at the data and at the samples."""
 
     data: torch.Tensor
     noise: torch.Tensor
@@ -114,7 +113,7 @@ class Sampled(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimator:
-    """A loss, and how it is drawn.
+    """Loss and its line style.
 
     Attributes
     ----------
@@ -123,9 +122,9 @@ class Estimator:
     loss : callable or None
         The loss of a batch; None for the exact softmax.
     colour, dashes : str
-        Of its lines.
+        Line style.
     without_q : bool
-        Whether the loss leaves the noise's density out, so that the scores want `density.recover_log_prob`.
+        Whether the loss omits the noise density, so that scores need `density.recover_log_prob`.
     """
 
     name: str
@@ -146,7 +145,7 @@ ESTIMATORS = (
 
 
 class Course(NamedTuple):
-    """What was found at the checkpoints: divergences, and mean and deviation of log Z; several trainings as rows."""
+    """Measurements at the checkpoints: divergences, mean and deviation of log Z; one row per training."""
 
     divergence: Numbers
     recovered: Numbers
@@ -158,12 +157,12 @@ Found = dict[tuple[str, int], Course]
 
 
 def checkpoints(steps: int) -> list[int]:
-    """Steps after which the model is compared with the truth, evenly spaced in their logarithm."""
+    """Steps at which the model is compared with the truth, log-spaced."""
     return sorted({round(x) for x in np.geomspace(1, steps, 40).tolist()})
 
 
 def divergence(language: Language, log_model: torch.Tensor) -> float:
-    """KL(p || model) in nats, averaged over the contexts, every context counting the same."""
+    """KL(p || model) in nats, averaged over contexts with equal weights."""
     return float((language.transition * (language.log_p - log_model)).sum(dim=1).mean())
 
 
@@ -203,7 +202,7 @@ def train(language: Language, estimator: Estimator, samples: int, steps: int, se
 
 
 def noise_of(language: Language, samples: int, seed: int) -> Iterator[torch.Tensor]:
-    """Give the noise of one step after the other, each of shape (CHAINS, samples)."""
+    """Yield the noise of each step, shape (CHAINS, samples)."""
     generator = torch.Generator().manual_seed(1000 + seed)
     cumulative = language.unigram.cumsum(dim=0)
     while True:
@@ -224,7 +223,7 @@ def loss_of(
 
 
 def compare(language: Language, table: torch.Tensor) -> tuple[float, float, float, float]:
-    """Compare the scores, and the scores recovered, with the truth, and look at log Z."""
+    """Compare scores and recovered scores with the truth; measure log Z."""
     plain = divergence(language, torch.log_softmax(table, dim=1))
     recovered = divergence(language, density.recover_log_prob(table, language.log_q))
     log_z = density.self_normalization(table)
@@ -232,7 +231,7 @@ def compare(language: Language, table: torch.Tensor) -> tuple[float, float, floa
 
 
 def run(steps: int, seeds: Sequence[int]) -> Found:
-    """Train every estimator with every number of samples on every seed's text; the exact softmax has no samples."""
+    """Train every estimator with every number of samples and seed; the exact softmax has no samples."""
     language = make_language()
     found: Found = {}
     for estimator in ESTIMATORS:
@@ -305,7 +304,7 @@ def draw_log_z(axes: Axes, found: Found, samples: int, steps: list[int]) -> None
 
 
 def draw(found: Found, steps: list[int], output: Path) -> None:
-    """Draw divergence and log Z, one row a number of samples, into a PNG file."""
+    """Draw divergence and log Z, one row per number of samples, into a PNG file."""
     figure = Figure(figsize=(10.0, 7.6), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(SAMPLES), 2, sharex=True, sharey="col")
@@ -415,7 +414,7 @@ def document(found: Found) -> str:
 
 
 def versions() -> str:
-    """Say what it ran on."""
+    """Describe the environment."""
     python, torch_version = platform.python_version(), torch.__version__.partition("+")[0]
     return (
         f"On a CPU, one thread: Python {python}, PyTorch {torch_version}, NumPy {np.__version__}, "
@@ -424,7 +423,7 @@ def versions() -> str:
 
 
 def main() -> None:
-    """Train all, and print or write what was found."""
+    """Train all estimators, and print or write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few steps; prints the table and writes nothing")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Code search trained with this package's loss and with those of other libraries: quality, time and memory.
+"""Code search trained with our loss and those of other libraries: quality, time and memory.
 
 `python benchmarks/training.py quality` trains, `cost` measures time and memory (on Linux), and both record their
 numbers in docs/training.json. `page` writes docs/training.md and docs/training.png from that record. Without any, all
@@ -39,12 +39,12 @@ TASK: Any = code_search
 LEARNING_RATE: Final = 3e-3
 UNTRAINED: Final = "before training"
 GIVEN_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""Lets the C library give memory back when it is freed, so that what is measured is what is in use."""
+"""Make the C library return freed memory, so that only memory in use is measured."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done: `sizes` are batch sizes with their rounds of timing, `limit` is in MiB."""
+    """Extent of the runs: `sizes` are batch sizes with rounds of timing, `limit` is in MiB."""
 
     libraries: tuple[str, ...] = ("torch", "scipy", "matplotlib", "numpy", "stdlib")
     held_out: str = "networkx"
@@ -62,7 +62,7 @@ QUICK: Final = Plan(("numpy",), batches=(64, 256), seeds=2, sizes=((256, 1),), l
 
 @torch.no_grad()
 def retrieval(encoder: Encoder, held_out: list[Any]) -> tuple[float, float]:
-    """Give the mean reciprocal rank of the right functions, and how often the right one is first, in percent."""
+    """Give the mean reciprocal rank of the right functions, and the share ranked first, in percent."""
     query, code = (normalize(encoder(torch.from_numpy(side))) for side in held_out)
     scores = query @ code.T
     ranks = (scores >= scores.diagonal()[:, None]).sum(1).double()
@@ -70,7 +70,7 @@ def retrieval(encoder: Encoder, held_out: list[Any]) -> tuple[float, float]:
 
 
 def train(data: list[Any], held_out: list[Any], epochs: int, task: tuple[str, int, int]) -> tuple[float, float]:
-    """Train with a loss, on batches of a size, from a seed, in one thread; give the quality."""
+    """Train with a loss, batch size and seed in one thread; give the quality."""
     name, batch, seed = task
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -96,7 +96,7 @@ def quality(plan: Plan, jobs: int) -> dict[str, Any]:
         found = [*pool.map(partial(train, data, held_out, plan.epochs), tasks)]
         start = [*pool.map(partial(train, data, held_out, 0), tasks[: plan.seeds])]
     by_arm = {name: found[k * plan.seeds :][: plan.seeds] for k, name in enumerate(arms)}
-    packages = packages_distributions()  # of what is imported
+    packages = packages_distributions()  # by imported module
     used = [name for name in (*counts, "open_clip", "sentence_transformers") if name in packages]
     versions = {packages[name][0]: version(packages[name][0]) for name in used}
     versions["Python"] = platform.python_version()
@@ -104,7 +104,7 @@ def quality(plan: Plan, jobs: int) -> dict[str, Any]:
 
 
 def step_of(name: str, rows: int) -> Callable[[int], list[Any]]:
-    """Give a step of training on some rows of random tokens, which returns the gradients."""
+    """Give a training step on random tokens that returns the gradients."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     encoder = Encoder()
@@ -121,7 +121,7 @@ def step_of(name: str, rows: int) -> Callable[[int], list[Any]]:
 
 
 def times(plan: Plan) -> dict[str, Any]:
-    """Let the losses take turns; give the seconds of each step, and the largest error of the gradients of the first."""
+    """Time the losses in turns; give the seconds of each step, and the largest gradient error of the first."""
     steps = {name: step_of(name, plan.sizes[-1][0]) for name in losses(Encoder()) if name != FLAT}
     gradients = {name: torch.cat([one.flatten() for one in step(plan.sizes[0][0])]) for name, step in steps.items()}
     error = max(float((one - gradients[EAGER]).norm() / gradients[EAGER].norm()) for one in gradients.values())
@@ -136,9 +136,9 @@ def times(plan: Plan) -> dict[str, Any]:
 
 
 def memory(plan: Plan, name: str) -> dict[str, Any]:
-    """Give the MiB that a step takes above weights and optimiser, by batch size, and the largest batch that fits."""
+    """Give the memory of a step above weights and optimiser in MiB, by batch size, and the largest batch that fits."""
     step, found = step_of(name, plan.largest), dict[str, float]()
-    step(16)  # what is loaded and allocated once
+    step(16)  # one-time loading and allocation
 
     def resident(field: str) -> int:
         return int(re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))[0])
@@ -161,9 +161,9 @@ def memory(plan: Plan, name: str) -> dict[str, Any]:
 
 
 def cost(plan: Plan) -> dict[str, Any]:
-    """Measure time, and then memory, of each loss in a process of its own."""
+    """Measure time, then memory, of each loss in a separate process."""
     found = {**times(plan), "limit": plan.limit, "largest": plan.largest}
-    os.environ.update(GIVEN_BACK)  # for the processes that start now
+    os.environ.update(GIVEN_BACK)  # inherited by the processes started below
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         found["memory"] = dict(zip(found["seconds"], pool.map(partial(memory, plan), found["seconds"]), strict=True))
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -208,13 +208,13 @@ def quality_of(record: Mapping[str, Any], name: str) -> str:
 
 
 def apart(record: Mapping[str, Any], name: str) -> float:
-    """Give the largest difference to the mean reciprocal rank of the same seed by hand."""
+    """Give the largest difference in mean reciprocal rank from the handwritten loss, by seed."""
     pairs = zip(record["percent"][name], record["percent"][EAGER], strict=True)
     return max(abs(float(rank - usual)) for (rank, _), (usual, _) in pairs)
 
 
 def ratio(record: Mapping[str, Any], name: str, rows: str) -> float:
-    """Divide the times of a loss by those by hand, round by round."""
+    """Divide the times of a loss by those of the handwritten loss, round by round."""
     pairs = zip(record["seconds"][name][rows], record["seconds"][EAGER][rows], strict=True)
     return median(float(seconds / usual) for seconds, usual in pairs)
 
@@ -276,7 +276,7 @@ RESULTS: Final = """\
 - **Quality equals that of `cross_entropy`.** All libraries compute the same formula: from the same seed, mean reciprocal ranks (MRR) differ by at most {apart:.2f} points from its {usual} % ({before} % before training). FlatNCE has {flat} %, InfoNCE in chunks, in batches of {plan.batches[1]} for as many epochs, {larger} %.
 - **Time of a step of {small} and of {large} pairs, divided by that of `cross_entropy`:** {times}; in chunks, which encode each pair twice, {slower}.
 - **Largest batch in {record[limit]} MiB:** in chunks {most}; whole {most_whole}.
-"""  # noqa: E501  (lines are filled)
+"""  # noqa: E501  (long lines)
 
 DOCUMENT: Final = """\
 # Comparison with open_clip and sentence-transformers: quality, time, memory
@@ -353,7 +353,7 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Train, measure, and print or write what was found."""
+    """Train, measure, and print or write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("part", nargs="?", choices=("quality", "cost", "page"), help="only this (default: all three)")
     parser.add_argument("--quick", action="store_true", help="short forms; prints the tables and writes nothing")

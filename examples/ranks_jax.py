@@ -1,8 +1,8 @@
-"""CLIP on a mesh of JAX: in `shard_map`, with the axis named, and with arrays that are sharded under `jit`.
+"""CLIP on a JAX mesh: in `shard_map` with a named axis, and with sharded arrays under `jit`.
 
     XLA_FLAGS=--xla_force_host_platform_device_count=4 python examples/ranks_jax.py
 
-Both give the gradients of one device; the script says how far they are off.
+Both give the gradients of one device; the script prints the errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def loss(weights: Any, image: Any, text: Any, across: Any = None) -> Any:
 
 
 def in_a_map(mesh: Any, weights: Any, image: Any, text: Any) -> Any:
-    def local(weights: Any, image: Any, text: Any) -> Any:  # sees the rows of one device
+    def local(weights: Any, image: Any, text: Any) -> Any:  # gets the rows of one device
         return loss(weights, image, text, across=pnce.across("data"))
 
     rows = jax.P("data")

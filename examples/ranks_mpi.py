@@ -1,8 +1,8 @@
-"""InfoNCE on several processes of MPI, in NumPy: the methods that a group of processes needs, by mpi4py.
+"""InfoNCE on several MPI processes, in NumPy: the methods of a `Communicator` by mpi4py.
 
     mpiexec -n 2 python examples/ranks_mpi.py
 
-The gradients are those of one process that has the whole batch; the script says how far they are off.
+The gradients equal those of one process with the whole batch; the script prints the errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import portable_nce as pnce
 
 
 class MpiRanks:
-    """The ranks of a communicator of MPI; rows travel as bytes, whatever their dtype."""
+    """Ranks of an MPI communicator; rows are sent as bytes, for all dtypes."""
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.size, self.rank = comm, comm.size, comm.rank
@@ -46,7 +46,7 @@ def main() -> None:
     ranks = pnce.across(MpiRanks(MPI.COMM_WORLD), gradients="summed")
     rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
     query, key = np.random.default_rng(0).normal(size=(2, 4 * size + 1, 8))
-    rows = slice(4 * rank, 4 * rank + 4 + (rank == size - 1))  # the last has one more
+    rows = slice(4 * rank, 4 * rank + 4 + (rank == size - 1))  # the last rank has one more row
     value, slopes = pnce.value_and_grad(pnce.info_nce, (0, 1))(query[rows], key[rows], across=ranks)
     wanted, whole = pnce.value_and_grad(pnce.info_nce, (0, 1))(query, key)
     error = max(abs(value - wanted), *(np.max(np.abs(x - y[rows])) for x, y in zip(slopes, whole, strict=True)))

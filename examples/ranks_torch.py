@@ -1,8 +1,8 @@
-"""CLIP on several processes of torch: with DDP, with FSDP2, and by gradients that are cached.
+"""CLIP on several torch processes: with DDP, FSDP2 and gradient caching.
 
     torchrun --nproc-per-node 2 examples/ranks_torch.py
 
-Each way gives the gradients of one process that has the whole batch; the script says how far they are off.
+Each gives the gradients of one process with the whole batch; the script prints the errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Towers(nn.Module):
         self.log_scale = nn.Parameter(torch.ones(1))
 
     def forward(self, image: Any, text: Any) -> tuple[Any, Any, Any]:
-        """Return the embeddings of both, and the scale."""
+        """Return both embeddings and the scale."""
         return self.image(image), self.text(text), self.log_scale[0].exp()
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     draw = torch.Generator().manual_seed(1)
     image, text = (torch.randn(4 * size + 1, n, generator=draw, dtype=torch.float64) for n in (16, 12))
-    rows = slice(4 * rank, 4 * rank + 4 + (rank == size - 1))  # the last has one more
+    rows = slice(4 * rank, 4 * rank + 4 + (rank == size - 1))  # the last rank has one more row
 
     alone = towers_of_a_seed()
     first, second, scale = alone(image, text)

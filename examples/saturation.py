@@ -1,7 +1,7 @@
-"""What cross-entropy and `info_nce` make of the gradient once the positives win by far.
+"""Errors of cross-entropy and `info_nce` once the positives lead by far.
 
-Scores of N rows: the positives stand a margin above the negatives. Printed is the worst relative error of the loss and
-of any entry of its gradient that the dtype can represent, against 50 digits. Needs torch and mpmath.
+The positives of N rows lead the negatives by a margin. Prints the worst relative errors of the loss and of gradient
+entries that the dtype can represent, against 50 digits. Needs torch and mpmath.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import portable_nce as pnce
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
-Exact = Any  # mpmath's numbers, which have no annotations
+Exact = Any  # mpmath numbers, not annotated
 
 
 def cross_entropy(scores: torch.Tensor) -> torch.Tensor:
@@ -25,7 +25,7 @@ def cross_entropy(scores: torch.Tensor) -> torch.Tensor:
 
 
 def exact(scores: torch.Tensor) -> tuple[Exact, list[list[Exact]]]:
-    """Value and gradient in 50 digits, from the sums of the definition."""
+    """Value and gradient in 50 digits, from the definition."""
     rows = [[mpmath.mpf(g) for g in row] for row in scores.tolist()]
     n, value, gradient = len(rows), mpmath.mpf(0), []
     for i, row in enumerate(rows):
@@ -37,7 +37,7 @@ def exact(scores: torch.Tensor) -> tuple[Exact, list[list[Exact]]]:
 
 
 def worst_errors(loss: Loss, scores: torch.Tensor) -> tuple[float, float]:
-    """The relative error of the value, and the worst of the gradient's representable entries."""
+    """Relative errors of the value, and of the worst representable gradient entry."""
     value, gradient = exact(scores)
     scores = scores.clone().requires_grad_()
     found = loss(scores)

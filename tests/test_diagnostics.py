@@ -24,7 +24,7 @@ PAIRS: Any = [{}, {"positives": INDEX}, {"positives": SEVERAL}, {"positives": SE
 
 
 def counted(positives: Any = None, mask: Any = None, *, k: int, best: bool) -> list[float]:
-    """Count, for each positive of a row or for its best one, what else reaches its score."""
+    """Count, for each positive of a row or its best one, the other scores that reach it."""
     if positives is None or positives.ndim == 1:
         positives = np.arange(K) == (np.arange(N) if positives is None else positives)[:, None]
     found = []
@@ -68,7 +68,7 @@ def test_means_jit_and_cosine(function: Any) -> None:
 
 def test_nan_is_never_a_hit() -> None:
     broken = SCORES.copy()
-    broken[0, 0], broken[1, 5] = np.nan, np.nan  # a positive; a negative, which is ahead of all
+    broken[0, 0], broken[1, 5] = np.nan, np.nan  # a positive; a negative, ranked first
     assert recall_at(broken, reduction="none")[:2].tolist() == [0.0, 0.0]
     assert recall_at(broken, k=K, reduction="none")[1] == 1.0
 

@@ -1,4 +1,4 @@
-"""Pairings: the weights of pairs, rules over tiles, both directions, what takes part, and NaN that is seen."""
+"""Pairings: pair weights, rules over tiles, both directions, masks, and NaN."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PAIRS: dict[str, AnyObjective] = {
 }
 OBJECTIVES: dict[str, Any] = {**SOFTMAX, **PAIRS, "relic": objectives.relic()}
 WEIGHTS_OF_BOTH = {*PAIRS, "relic"}
-"""Objectives that take weights of positives and of negatives, or none."""
+"""Objectives that accept weights of positives and negatives."""
 
 
 def near(tile: pairings.Tile) -> tuple[Any, Any]:
@@ -59,7 +59,7 @@ def near(tile: pairings.Tile) -> tuple[Any, Any]:
 
 
 def near_by_matrices(tile: pairings.Tile) -> tuple[Any, Any]:
-    """The same rule, which relies on the shapes (n, 1, C) and (1, k, C)."""
+    """Compute `near` from arrays of shapes (n, 1, C) and (1, k, C)."""
     products = tile.rows[0][:, 0, :] @ tile.columns[0][0].T
     return products > 0.5, products <= 0.0
 
@@ -97,7 +97,7 @@ directions = pytest.mark.parametrize("symmetric", [False, True])
 
 
 def differentiated(objective: Any, pairing: Any, x: Any = U, y: Any = V, **options: Any) -> list[np.ndarray]:
-    """Give a loss, or the sum of the squares of the losses of rows, with its gradients."""
+    """Give a loss, or the sum of squared row losses, with its gradients."""
 
     def loss(x: Any, y: Any) -> Any:
         losses = pnce.contrast(x, y, objective=objective, pairing=pairing, similarity="dot", **options)
@@ -135,11 +135,11 @@ def cosines_of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("block_size", [None, 2])
 @pytest.mark.parametrize("name", [*SOFTMAX, *PAIRS])
 def test_a_weight_is_how_often_a_pair_counts(name: str, block_size: int | None, reduction: str) -> None:
-    """A negative of weight 2 is two of them, and so is any term of a sum over pairs."""
+    """A negative of weight 2 equals two negatives; so does any term of a sum over pairs."""
     often = np.asarray([1, 2, 3, 1, 0, 4, 2, 3, 1])
     copies = np.repeat(np.arange(COLUMNS), often)
     weights, mask = np.tile(often.astype(float), (ROWS, 1)), MASK[:, copies]
-    if name in SOFTMAX:  # whose positives are one each, of the same weight
+    if name in SOFTMAX:  # one positive per row, whose weight has no effect
         weights[POSITIVES] = np.minimum(weights, 1)[POSITIVES]
         is_first = np.concatenate([[True], copies[1:] != copies[:-1]])
         mask = mask & (is_first | ~POSITIVES[:, copies])
@@ -154,7 +154,7 @@ def test_a_weight_is_how_often_a_pair_counts(name: str, block_size: int | None, 
 
 
 def test_relic() -> None:
-    """The shares that are compared have the weights of their pairs."""
+    """The compared distributions use the weights of their pairs."""
     weights = np.arange(ROWS)[:, None] * 0.5 + np.asarray([1, 2, 3, 1, 0, 4, 2]) + np.eye(ROWS)
     pairing = pairings.weighted(pairings.diagonal(), weights)
     found = pnce.contrast(X, Y[:ROWS], objective=OBJECTIVES["relic"], pairing=pairing, similarity="dot")
@@ -179,7 +179,7 @@ def test_ones_change_nothing(name: str, pairing: str, block_size: int | None, *,
 
 
 def by_matrices(pairing: str, cosines: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> tuple[Pairing, Any]:
-    """Give one of the pairings and its mask by matrices: of the cosines, and of the tags of rows and columns."""
+    """Give a pairing and its mask as matrices, from cosines and from tags of rows and columns."""
     if pairing == "kernel":
         y = (JUDGED_ROWS, JUDGED_COLUMNS) if rows is TAGGED_ROWS else (JUDGED_COLUMNS, JUDGED_ROWS)
         squares = ((y[0][:, None, :].astype(float) - y[1][None, :, :].astype(float)) ** 2).sum(axis=-1)
@@ -260,7 +260,7 @@ def test_equal_pairings_have_equal_losses(pairing: str, name: str, block_size: i
 
 
 def test_rules_see_rows_as_rows() -> None:
-    """The shapes of what belongs to rows, columns and pairs are the same in both directions of a symmetric loss."""
+    """Arrays of rows, columns and pairs have the same shapes in both directions of a symmetric loss."""
     seen = []
 
     def rule(tile: pairings.Tile) -> tuple[Any, Any]:
@@ -281,7 +281,7 @@ def test_rules_see_rows_as_rows() -> None:
 
 
 def test_a_rule_knows_the_size_of_the_matrix() -> None:
-    """That of the whole, in every tile, and turned in the other direction."""
+    """The size of the whole matrix in every tile, transposed in the other direction."""
 
     def rule(tile: pairings.Tile) -> tuple[Any, Any]:
         assert (tile.n_rows, tile.n_columns) == (ROWS, COLUMNS)
@@ -309,7 +309,7 @@ def test_a_transposed_tile_has_everything_turned() -> None:
 
 @pytest.mark.parametrize("name", PAIRINGS)
 def test_a_pairing_transposed_is_that_of_the_transposed_matrix(name: str) -> None:
-    """Twice, it is the first; with `with_arrays`, it stays what it is."""
+    """Transposing twice gives the original; `with_arrays` keeps the structure."""
     pairing, turned = PAIRINGS[name], PAIRINGS[name].transposed()
     assert (turned.one_per_row, turned.one_per_column) == (pairing.one_per_column, pairing.one_per_row)
     assert turned.transposed().rule == pairing.rule
@@ -337,7 +337,7 @@ def test_pairings_are_equal_if_rule_and_flags_are() -> None:
 @pytest.mark.parametrize("margin", [0.0, 0.9])
 @pytest.mark.parametrize("strategy", ["absolute", "relative"])
 def test_a_guide_leaves_out_what_comes_near_to_its_positive(strategy: Any, margin: float) -> None:
-    """Further columns too. Of positives that it thinks far apart, the relative margin is a share of the magnitude."""
+    """Also extra columns. For negative similarities of positives, the relative margin is a share of the magnitude."""
     x, judged = U[:4], JUDGED_ROWS[:4]
     cosines = cosines_of(judged, JUDGED_COLUMNS)
     own, is_own = np.diag(cosines)[:, None], np.eye(4, SIZE, dtype=bool)
@@ -348,19 +348,19 @@ def test_a_guide_leaves_out_what_comes_near_to_its_positive(strategy: Any, margi
     assert np.any(~mask[:, :4])
     assert np.any(~mask[:, 4:])
     assert np.any(mask & ~is_own)
-    assert np.any(mask != otherwise) == (strategy == "relative" and margin > 0)  # the sign is of account
+    assert np.any(mask != otherwise) == (strategy == "relative" and margin > 0)  # the sign matters
     guided = pairings.guided(judged, JUDGED_COLUMNS, margin=margin, strategy=strategy)
     np.testing.assert_allclose(rows_of(guided, x), rows_of(pairings.diagonal(), x, mask=mask), rtol=1e-13)
 
 
 @pytest.mark.parametrize("width", [2, 256])
 def test_a_limit_is_raised_by_its_rounding_alone(width: int) -> None:
-    """By 8 and the root of the number of features, in units of rounding: 24 of 256."""
+    """By 8 plus the square root of the width, in units of eps: 24 for width 256."""
     columns, eps, allowed = np.eye(2, width), float(np.finfo(np.float64).eps), 8 + math.sqrt(width)
-    # The similarity of the second column is 0, and the limit 1 less the margin: a number of units below.
+    # The second column has similarity 0; the limit, 1 minus the margin, is a few eps below.
     for units in (4, allowed - 1, allowed + 1, 100):
         guided = pairings.guided(columns[:1], columns, margin=1.0 + units * eps)
-        (loss,) = rows_of(guided, np.zeros((1, 2)), np.zeros((2, 2)))  # the logarithm of how many columns there are
+        (loss,) = rows_of(guided, np.zeros((1, 2)), np.zeros((2, 2)))  # the logarithm of the number of columns
         assert loss == pytest.approx(0.0 if units > allowed else math.log(2.0)), units
 
 
@@ -370,7 +370,7 @@ def test_a_limit_is_raised_by_its_rounding_alone(width: int) -> None:
 def test_a_similarity_that_equals_the_limit_is_not_above_it(
     width: int, dtype: str, strategy: Literal["absolute", "relative"]
 ) -> None:
-    """Duplicates of the own key stay negatives, however a library adds up products."""
+    """Duplicates of the positive stay negatives, whatever the summation order of a library."""
     rng = np.random.default_rng(width)
     guide, keys = rng.standard_normal((2, 24, width)).astype(dtype)
     guide[12:], keys = guide[:12], (guide + keys).astype(dtype)
@@ -391,7 +391,7 @@ def test_a_similarity_that_equals_the_limit_is_not_above_it(
 @pytest.mark.parametrize("temperature", [0.05, 0.005, 0.001])
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_targets_are_of_what_takes_part(dtype: Any, temperature: float, block_size: int | None) -> None:
-    """What takes no part, the row's own column or the nearest other, lets no target of the others underflow."""
+    """An excluded column, the row's own or the nearest other, does not make the other targets underflow."""
     for without_nearest in (False, True):
         check_targets(dtype, temperature, block_size, without_nearest=without_nearest)
 
@@ -491,7 +491,7 @@ def test_what_is_masked_may_hold_anything(name: str, block_size: int | None, bad
 SOFT_NAN = pairings.soft(with_nan(WEIGHTS * (KINDS[:, None] == FURTHER_KINDS), 1, 3))
 ROW_AT_INFINITY = with_nan(JUDGED_ROWS, 1, number=math.inf)
 WEIGHTED_NAN = pairings.weighted(pairings.diagonal(), with_nan(WEIGHTS, 1, 3))
-# Pairings with NaN that belongs to the pair (1, 3), or to all of the row 1, or of the column 3.
+# Pairings with NaN at the pair (1, 3), or in all of row 1 or column 3.
 OF_NAN: dict[str, Pairing] = {
     "soft": SOFT_NAN,
     "soft, one positive": pairings.soft(with_nan(np.eye(SIZE)[[0, 3, 2, 1, 4, 5]], 1, 3)),
@@ -522,7 +522,7 @@ NAN_CASES = [
 def test_nan_is_not_perfect(
     name: str, objective: str, block_size: int | None, asarray: Any, *, symmetric: bool
 ) -> None:
-    """Weights of NaN make the loss and the gradients of the rows that have them NaN, not 0."""
+    """NaN weights make the loss and gradients of their rows NaN, not 0."""
     pairing = {**OF_NAN, **OF_TEACHERS}[name]
     if objective in WEIGHTS_OF_BOTH and not name.startswith("weighted"):
         pairing = pairings.weighted(pairing, ONES)
@@ -543,7 +543,7 @@ def test_nan_of_positives_of_hard_negatives() -> None:
 @pytest.mark.parametrize("block_size", [None, 2])
 @pytest.mark.parametrize("name", [*OF_NAN, "soft, all", "teacher, row", "teacher, row at infinity", "cwcl, row"])
 def test_nan_is_of_its_row(name: str, block_size: int | None) -> None:
-    """The other rows have their losses; and so has this one where a mask leaves out what is NaN."""
+    """Other rows keep their losses, and so does this row if a mask excludes the NaN."""
     pairing = {**OF_NAN, **OF_TEACHERS}[name]
     rows = rows_of(pairing, block_size=block_size)
     np.testing.assert_array_equal(np.isnan(rows), np.arange(SIZE) == 1)
@@ -634,7 +634,7 @@ def test_the_kernel_is_that_of_y_aware_info_nce(block_size: int | None) -> None:
 
 
 def test_a_narrow_kernel_leaves_the_nearest_label() -> None:
-    """Also where the weights of all would underflow; and labels of their own dtype stay as precise as they are."""
+    """Also if all weights would underflow; labels keep the precision of their dtype."""
     seconds = 1.7e9 + np.asarray([0.0, 1.0, 3.0, 7.0, 20.0, 50.0])[:SIZE]
     found = rows_of(pairings.kernel(seconds, bandwidth=1e-3), U.astype("float32"), U.astype("float32"))
     nearest = [int(np.argmin(np.where(np.arange(SIZE) == i, np.inf, abs(seconds - seconds[i])))) for i in range(SIZE)]

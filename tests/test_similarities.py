@@ -1,4 +1,4 @@
-"""Late interaction of tokens: against ColBERT's scoring written with torch, and what it does at its edges."""
+"""Late interaction of tokens: against ColBERT's scoring in torch, and edge cases."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def assert_same(found: Any, wanted: Any, tolerance: float = 1e-12) -> None:
 def test_the_loss_of_colbert(convert: Any, block_size: Any, *, normalize: bool) -> None:
     found = ours(convert, normalize=normalize, block_size=block_size)
     assert_same(found, reference(normalize=normalize))
-    if convert is np.asarray:  # the columns are judged by the same scores
+    if convert is np.asarray:  # the columns use the same scores
         both = ours(convert, columns=N, symmetric=True, normalize=normalize, block_size=block_size)
         assert_same(both, reference(normalize=normalize, symmetric=True))
 
@@ -102,14 +102,14 @@ def test_of_equal_maxima_the_first_has_the_gradient(library: Any, block_size: An
 
     options: Any = {"normalize": False, "temperature": 1.0, "block_size": block_size}
     _, (of_query, of_document) = slopes_of(lambda q, d: of_tokens(q, d, **options), query, document)
-    assert not of_query.any()  # all documents are the same to each query
+    assert not of_query.any()  # all documents have equal scores
     half = [[[-0.25, 0.0], [0.0, 0.25], [0.0, 0.0]], [[0.0, -0.25], [0.0, 0.0], [0.25, 0.0]]]
     np.testing.assert_allclose(of_document, half, atol=1e-15)
 
 
 @blocks
 def test_rows_without_tokens_take_no_part(block_size: Any) -> None:
-    """Nor what tokens hold that are not valid, NaN too."""
+    """Invalid tokens have no effect, even if NaN."""
     query, document = QUERY.copy(), DOCUMENT.copy()
     query_mask, document_mask = QUERY_MASK.copy(), DOCUMENT_MASK.copy()
     query_mask[1], document_mask[[3, 7]] = False, False
@@ -123,7 +123,7 @@ def test_rows_without_tokens_take_no_part(block_size: Any) -> None:
     assert value == pytest.approx(rows[counted].mean(), rel=1e-13)
     assert all(np.all(np.isfinite(x)) for x in gradients)
     assert all(np.all(x[~mask] == 0.0) for x, mask in zip(gradients, masks, strict=True))
-    left = [*counted, 1, 6, 8]  # without these rows and columns, the same
+    left = [*counted, 1, 6, 8]  # equal without these rows and columns
     kept, others = np.nan_to_num(query[counted]), np.nan_to_num(document[left], posinf=0.0)
     alone = of_tokens(kept, others, (query_mask[counted], document_mask[left]), block_size=block_size)
     assert value == pytest.approx(float(alone), rel=1e-13)
@@ -221,7 +221,7 @@ def test_compiled_and_mapped() -> None:
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_ranks_have_the_loss_of_one_process(*, symmetric: bool) -> None:
-    """Masks are those of the rows and columns of each rank."""
+    """Masks are per rank, for its rows and columns."""
     cut = 2
 
     def loss(query: Any, document: Any, query_mask: Any, document_mask: Any, **options: Any) -> Any:
@@ -281,13 +281,13 @@ MASKED: dict[str, tuple[Callable[..., Any], int]] = {
     "two_tower": (pnce.two_tower, 2),
     "two_tower, further": (pnce.two_tower, 3),
 }
-"""Losses, and how many arrays they take."""
+"""Losses and their numbers of arrays."""
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.asarray])
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_losses_of_one_token_are_those_of_cosines(convert: Any, name: str) -> None:
-    """The second row has nothing left; the third nothing but its own column, if that is one of the mask."""
+    """The second row has no valid token; the third only its own column, if valid."""
     loss, count = MASKED[name]
     mask = np.ones((4, 4), dtype=bool)
     mask[1], mask[2], mask[:, 3] = False, np.eye(4, dtype=bool)[2], False
@@ -312,7 +312,7 @@ def test_masked_losses_of_one_token_are_those_of_cosines(convert: Any, name: str
 
 
 def test_similarities_that_differ_in_one_field_are_not_equal() -> None:
-    """Compiled code is found again by equality: unit rows, and rows of any length, have to be told apart."""
+    """Compiled code is cached by equality, so unit rows must differ from rows of any length."""
     dot = similarities.resolve("dot")
     changed = {"unit": True, "symmetric": False, "embedded": (True, False), "beyond": 1, "even": True}
     for field, value in changed.items():

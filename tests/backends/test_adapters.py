@@ -1,4 +1,4 @@
-"""What the adapters promise beside the values that the conformance suite compares."""
+"""Properties of adapters beyond the values compared by the conformance suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("jax_x64")
 A = np.asarray([[0.3, -0.7, 0.2], [0.9, 0.1, -0.4]])
 B = np.asarray([[0.5, 0.6], [-0.2, 0.4], [0.25, -0.75]])
 
-# Methods of recorded arrays, which are those of NumPy's users; JAX's arrays have them too.
+# NumPy methods of recorded arrays, which JAX arrays have too.
 METHODS: dict[str, Callable[[Any], Any]] = {
     "astype": lambda x: x.astype(np.float32).astype(np.float64),
     "clip": lambda x: x.clip(-0.5, 0.5),
@@ -49,7 +49,7 @@ METHODS: dict[str, Callable[[Any], Any]] = {
 
 
 def weighted(method: Callable[[Any], Any], x: Any) -> tuple[Any, tuple[int, ...]]:
-    """A sum of the entries of a result, each with a weight of its own; and the shape."""
+    """Weighted sum of the entries of a result, with distinct weights; and the shape."""
     result, plain = method(x), method(A)
     return (result * np.cos(np.arange(plain.size, dtype=np.float64)).reshape(plain.shape)).sum(), result.shape
 
@@ -143,7 +143,7 @@ def test_what_comes_beside_the_value_comes_back_as_it_was(convert: Any) -> None:
 def test_sums_of_rows_and_columns_are_exact_to_some_roundings(
     asarray: Callable[[Any], Any], shape: tuple[int, int], *, turned: bool
 ) -> None:
-    """In either order in memory, which for numpy.sum makes a difference of forty roundings."""
+    """In either memory order, where the error of numpy.sum differs by forty roundings."""
     x = np.exp(3 * np.random.default_rng(1).normal(size=shape)).astype(np.float32)
     ours = asarray(x.T.copy()).T if turned else asarray(x)
     for axis in (0, 1):

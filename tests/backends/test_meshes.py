@@ -1,4 +1,4 @@
-"""JAX's axes and torch's groups of one process: what needs no second one. tests/ranks starts those."""
+"""JAX axes and torch groups of one process; tests/ranks starts several."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_axis_of_one_device_is_one_process(loss: str, similarity: str, *, vma
 
 
 def test_half_precision_keeps_its_gradient() -> None:
-    """It travels in 16 bits, but cotangents and tangents do not."""
+    """Values are communicated in 16 bits, cotangents and tangents are not."""
     a, b = (jnp.asarray(x, dtype=jnp.bfloat16) for x in (A, B))
     shared = mapped(functools.partial(pnce.info_nce, across=pnce.across(("data",))), P("data"), P("data"))
     np.testing.assert_array_equal(jax.jit(jax.grad(shared))(a, b), jax.grad(pnce.info_nce)(a, b))
@@ -86,7 +86,7 @@ def test_explicit_axes_are_refused_by_the_name_of_the_remedy() -> None:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Any:
-    """Give a group of this process alone."""
+    """Give a group of this process."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     yield dist.group.WORLD
     dist.destroy_process_group()

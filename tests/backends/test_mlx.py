@@ -1,4 +1,4 @@
-"""MLX: its transformations, its laziness, and where its functions had to be mended."""
+"""MLX: transformations, laziness, and replaced functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from portable_nce.testing import run_ranks
 
 mx.set_default_device(mx.cpu)
 
-nn: Any = layers  # which does not say what it exports
+nn: Any = layers  # has no `__all__`
 
 ROWS, WIDTH = 24, 5
 BYTES = 4
@@ -51,7 +51,7 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def assert_close(found: Any, wanted: Any, rtol: float = 1e-11, atol: float = 1e-14) -> None:
-    """Hold arrays of MLX to those of NumPy."""
+    """Compare MLX arrays with NumPy arrays."""
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(np.asarray(ours), theirs, rtol=rtol, atol=atol)
 
@@ -88,7 +88,7 @@ def test_derivatives_of_second_order(loss: Callable[[Any, Any], Any]) -> None:
 
 
 def test_ranks_that_are_threads() -> None:
-    """MLX evaluates an array in the thread that made it alone: what ranks exchange are numbers."""
+    """Ranks exchange copies, since MLX evaluates an array only in the thread that made it."""
     x, y = embeddings(8)
     wanted, slopes = pnce.value_and_grad(pnce.info_nce, argnums=(0, 1))(x, y)
     tangent = mx.jvp(pnce.info_nce, list(to_mlx(x, y)), list(to_mlx(y, x)))[1][0].item()
@@ -124,7 +124,7 @@ def test_compiled(*, inside: bool) -> None:
 
 
 def peak(rows: int, *, block_size: int | None, asked_for: bool = True) -> int:
-    """Give the bytes that a gradient of InfoNCE takes beside its arguments and itself."""
+    """Give the bytes that a gradient of InfoNCE takes above its arguments and result."""
     x, y = to_mlx(*embeddings(rows, 32), dtype=mx.float32)
     mx.eval(x, y)
     mx.clear_cache()
@@ -139,9 +139,9 @@ def peak(rows: int, *, block_size: int | None, asked_for: bool = True) -> int:
 def test_a_streamed_gradient_holds_some_blocks_alone() -> None:
     rows, block = 2048, 64
     matrix = BYTES * rows * rows
-    assert peak(rows, block_size=None, asked_for=False) < matrix / 4  # nothing is computed until it is asked for
+    assert peak(rows, block_size=None, asked_for=False) < matrix / 4  # nothing is computed before evaluation
     assert peak(rows, block_size=None) > 4 * matrix
-    # MLX allocates ahead of what it computes, by some operations.
+    # MLX allocates a few operations ahead.
     assert peak(rows, block_size=block) < matrix
     assert peak(2 * rows, block_size=block) < 3 * peak(rows, block_size=block)
 
@@ -208,7 +208,7 @@ def test_a_training_loop_with_its_modules_and_optimizers() -> None:
     ("dtype", "eps", "low", "high"), [("float32", 2.0**-23, -87.0, 88.0), ("float64", 2.0**-52, -700.0, 700.0)]
 )
 def test_the_exponential_is_exact(dtype: str, eps: float, low: float, high: float) -> None:
-    """That of MLX itself is not, on the processor: 60 units in the last place of float32 for x = -75."""
+    """MLX's own has an error of 60 units in the last place of float32 for x = -75 on the CPU."""
     x = np.linspace(low, high, 997).astype(dtype)
     found = np.asarray(namespace_of(mx.zeros(1)).exp(mx.array(x, dtype=getattr(mx, dtype))))
     assert found.dtype == dtype
@@ -267,7 +267,7 @@ def test_the_namespace_keeps_to_the_standard_where_its_own_does_not() -> None:
 
 
 def test_what_is_not_a_number_is_the_largest() -> None:
-    """As the standard leaves open and the core takes for granted."""
+    """Unspecified by the standard, assumed by the core."""
     xp: Any = namespace_of(mx.zeros(1))
     for dtype in (mx.float32, mx.float16, mx.bfloat16, mx.float64):
         x = mx.array([1.0, np.nan, 3.0] * 30, dtype=dtype)

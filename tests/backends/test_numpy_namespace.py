@@ -1,4 +1,4 @@
-"""NumPy's `where` by the bits of the entries gives what NumPy's own gives."""
+"""`where` by bits equals NumPy's `where`."""
 
 from __future__ import annotations
 

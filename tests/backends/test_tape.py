@@ -1,4 +1,4 @@
-"""The tape against the autodiff of torch, function by function; and what it refuses."""
+"""The tape against torch's autodiff, function by function; and its errors."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ FUNCTIONS: dict[str, tuple[Function, tuple[np.ndarray, ...]]] = {
 def _scalar(function: Function, arrays: tuple[Any, ...]) -> Any:
     xp = array_api_compat.array_namespace(*arrays)
     out = function(xp, *arrays)
-    # A weight that differs from entry to entry, so that a misplaced cotangent shows.
+    # Distinct weights, so that a misplaced cotangent shows.
     weight = xp.reshape(xp.cos(xp.arange(math.prod(out.shape), dtype=xp.float64)), out.shape)
     return xp.sum(out * weight) + xp.sum(xp.tanh(out) ** 2)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_derivatives_of_first_and_second_order_are_those_of_torch(name: str) -> None:
-    """And strict arrays take the same path as NumPy's."""
+    """Strict arrays take the same path as NumPy arrays."""
     function, arrays = FUNCTIONS[name]
     where = tuple(range(len(arrays)))
 
@@ -131,7 +131,7 @@ def test_derivatives_of_first_and_second_order_are_those_of_torch(name: str) -> 
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
     for ours, theirs in zip(second(pnce.grad, np.asarray), second(torch.func.grad, torch.asarray), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-13)
-    if name != "exp2":  # which the standard does not have
+    if name != "exp2":  # not in the standard
         for ours, strict in zip(slopes, first(pnce.grad, array_api_strict.asarray), strict=True):
             np.testing.assert_array_equal(np.asarray(strict), ours)
 
@@ -257,7 +257,7 @@ def test_a_recorded_array_behaves_like_an_array() -> None:
         assert len(x) == 2
         assert x.T.shape == (3, 2)
         assert "TapeArray" in repr(x)
-        assert {x: "found"}[x] == "found"  # whatever == is, elementwise
+        assert {x: "found"}[x] == "found"  # although == is elementwise
         assert float(pnce.stop_gradient(x)[0, 0]) == A[0, 0]
         assert int(x[0, 0] * 10) == 3
         assert bool(x[0, 0] > 0)
@@ -270,7 +270,7 @@ def test_a_recorded_array_behaves_like_an_array() -> None:
 
 
 def test_a_constant_goes_through_what_has_no_pullback() -> None:
-    """Only what varies is refused; `concentrations` sorts distances, and has no gradient."""
+    """Only varying arrays are rejected; `concentrations` sorts distances, and has no gradient."""
     x, centres, members = np.random.default_rng(0).normal(size=(6, 2)), np.eye(2), np.asarray([0, 1, 0, 1, 0, 1])
 
     def loss(x: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Everything that NumPy shows, on recorded arrays: each call is differentiated rightly, is a constant, or is refused.
+"""All of NumPy's API on recorded arrays: each call is differentiated correctly, constant, or rejected.
 
-What is called comes from NumPy itself: all functions of ``np`` and ``np.linalg`` by their signatures, all ufuncs with
-their methods and keywords, all methods of an array, all operators. A call that NumPy accepts must give NumPy's value,
-and the gradient that finite differences find, or raise an error of the tape's own.
+Calls are generated from NumPy: all functions of ``np`` and ``np.linalg`` by their signatures, all ufuncs with their
+methods and keywords, all array methods, all operators. A call that NumPy accepts must give NumPy's value and the
+gradient of finite differences, or raise an error of the tape.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ DATA = (MATRIX, POSITIVE, SQUARE, VECTOR, CUBE, NUMBER)
 
 @dataclass(frozen=True)
 class Fixed:
-    """An argument that is not differentiated."""
+    """Argument that is not differentiated."""
 
     value: Any
 
 
 class Call(NamedTuple):
-    """A function with its arguments; the arrays of float64 among them are differentiated."""
+    """Function with arguments; its float64 arrays are differentiated."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    options: dict[str, Any] = {}  # noqa: RUF012  (which nothing changes)
+    options: dict[str, Any] = {}  # noqa: RUF012  (never changed)
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         supply = iter(arrays)
@@ -73,14 +73,14 @@ def _filled(tree: Any, supply: Iterator[Any]) -> Any:
 
 
 def flattened(result: Any) -> list[Any]:
-    """The arrays and numbers in a result, as they are."""
+    """Arrays and numbers in a result."""
     if isinstance(result, (list, tuple)):
         return [leaf for item in result for leaf in flattened(item)]
     return [result]
 
 
 def weighted(leaves: Sequence[Any], like: Sequence[np.ndarray]) -> Any:
-    """A sum of all floating-point results, each entry with a weight of its own."""
+    """Weighted sum of all floating-point results, with distinct weights."""
     total: Any = 0.0
     for k, (leaf, plain) in enumerate(zip(leaves, like, strict=True)):
         if plain.dtype.kind == "f":
@@ -90,7 +90,7 @@ def weighted(leaves: Sequence[Any], like: Sequence[np.ndarray]) -> Any:
 
 
 def _with_out(call: Call) -> Call:
-    """The call with an array like its result in place of ``...``."""
+    """Call with an array like its result in place of ``...``."""
     options = dict(call.options)
     if "out" in options:
         given = options.pop("out")
@@ -100,12 +100,12 @@ def _with_out(call: Call) -> Call:
 
 
 def outcome(call: Call) -> str | None:
-    """Tell what becomes of a call: "right", "constant", "refused", what is wrong, or None where NumPy refuses it."""
+    """Classify a call: "right", "constant", "refused", a description of the fault, or None if NumPy rejects it."""
     arrays = call.arrays
     try:
         call = _with_out(call)
         plain = [np.asarray(leaf) for leaf in flattened(call(arrays))]
-    except Exception:  # noqa: BLE001  (whatever NumPy does with a call that makes no sense)
+    except Exception:  # noqa: BLE001  (NumPy may raise anything for an invalid call)
         return None
     if any(not np.array_equal(a, b) for a, b in zip(arrays, call.arrays, strict=True)):
         return "refused" if refuses(call, call.arrays) else "wrong: it writes into a recorded array"
@@ -129,7 +129,7 @@ def outcome(call: Call) -> str | None:
 
 
 def compared(call: Call, arrays: list[np.ndarray], plain: list[np.ndarray], gradients: Sequence[np.ndarray]) -> str:
-    """Tell whether gradients are those that finite differences find."""
+    """Compare gradients with finite differences."""
     narrow = any(leaf.dtype.kind == "f" and leaf.dtype != np.float64 for leaf in plain)
     step, relative, absolute = (1e-3, 2e-2, 2e-2) if narrow else (1e-6, 1e-7, 1e-8)
     nothing = True
@@ -150,14 +150,14 @@ def compared(call: Call, arrays: list[np.ndarray], plain: list[np.ndarray], grad
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether a refusal says what it is about."""
+    """Whether an error is the tape's."""
     words = ("on the tape", "recorded array", "has no pullback", "that varies", "complex numbers")
     kinds = (NotImplementedError, TypeError, AttributeError)
     return isinstance(error, kinds) and any(word in str(error) for word in words)
 
 
 def refuses(call: Call, arrays: Sequence[np.ndarray]) -> bool:
-    """Tell whether a call that cannot be differentiated is refused."""
+    """Check that a call that cannot be differentiated is rejected."""
     try:
         pnce.grad(lambda *x: np.sum(flattened(call(x))[0]) * 1.0, argnums=tuple(range(len(arrays))))(*arrays)
     except (NotImplementedError, TypeError, AttributeError) as error:
@@ -196,7 +196,7 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
     "shift": (1, -1, (1, 1)),
     "xp": (Fixed(VECTOR.cumsum() ** 2),),
 }
-"""What a required argument may be, by its name; any other name means an array of data."""
+"""Values of required arguments by name; any other name means an array of data."""
 
 OPTIONAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("aggregated", "like", "mean", "newshape"), ()),
@@ -226,7 +226,7 @@ OPTIONAL: dict[str, tuple[Any, ...]] = {
     "weights": (Fixed(OTHER**2), Fixed(VECTOR**2 + 1), VECTOR**2 + 1, OTHER**2, [1, 2, 3]),
     "where": (MASK, True, Fixed(np.asarray([True, False, True]))),
 }
-"""What an optional argument may be, by its name; ... is an array like the result."""
+"""Values of optional arguments by name; ... is an array like the result."""
 
 EXTRA: dict[str, tuple[tuple[Any, ...], ...]] = {
     "where": ((MASK, MATRIX, OTHER), (MASK, MATRIX, 0.0), (MASK, VECTOR, Fixed(OTHER)), (MATRIX,)),
@@ -256,14 +256,14 @@ EXTRA: dict[str, tuple[tuple[Any, ...], ...]] = {
     **dict.fromkeys(("dot", "inner"), ((MATRIX, 2.0), (CUBE, CUBE + 1.0), (CUBE, CUBE.transpose(1, 2, 0) + 1.0))),
     "linalg.norm": ((MATRIX, 2, 1), (MATRIX, "fro", (0, 1)), (CUBE, 1, (0, 1)), (CUBE, np.inf, (2, 0)), (np.zeros(3),)),
 }
-"""Calls whose arguments must fit one another."""
+"""Calls whose arguments depend on one another."""
 
 JOINED = ("arrays", "tup", "arys")
 """First arguments that are lists of arrays."""
 
 
 def function_calls(name: str) -> Iterator[Call]:
-    """Make the calls of a function from its signature: those with what is required, then with each option."""
+    """Generate the calls of a function from its signature: required arguments, then each option."""
     function = FUNCTIONS[name]
     for arguments in EXTRA.get(name, ()):
         yield Call(function, arguments)
@@ -281,7 +281,7 @@ def function_calls(name: str) -> Iterator[Call]:
 
 
 def _required(parameters: Iterable[inspect.Parameter]) -> list[tuple[Any, ...]]:
-    """What each required argument may be; the first is an array, or a list of them."""
+    """Values of each required argument; the first is an array or a list of arrays."""
     required = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.default is p.empty]
     return [REQUIRED.get(name, DATA) if k or name in JOINED else DATA for k, name in enumerate(required)]
 
@@ -300,7 +300,7 @@ def _with(call: Call, parameter: inspect.Parameter, key: str, value: Any) -> Cal
 
 FILES = {"file", "fname", "filename", "filename_or_obj", "iterable", "string", "buffer"}
 NOT_CALLED = {"bmat", "empty_like", "fromiter", "info", "show_config", "test"}
-"""Functions without a value of their own, or that print, or that take no arrays."""
+"""Functions that print, return no defined value, or take no arrays."""
 
 
 def functions() -> dict[str, Callable[..., Any]]:
@@ -311,7 +311,7 @@ def functions() -> dict[str, Callable[..., Any]]:
             member = getattr(module, name)
             if name.startswith("_") or not callable(member) or isinstance(member, (type, np.ufunc)):
                 continue
-            with contextlib.suppress(ValueError):  # of those without a signature
+            with contextlib.suppress(ValueError):  # functions without a signature
                 parameters = inspect.signature(member).parameters
                 if parameters and not FILES & set(parameters) and name not in NOT_CALLED:
                     found[prefix + name] = member
@@ -333,7 +333,7 @@ PAIRS = [
 
 
 def ufunc_calls(name: str) -> Iterator[Call]:
-    """Make the calls of a ufunc and of its methods."""
+    """Generate the calls of a ufunc and of its methods."""
     ufunc: Any = UFUNCS[name]
     ones = [(x,) for x in (*DATA, POSITIVE + 1.0)]
     plain = [Call(ufunc, arguments) for arguments in (ones if ufunc.nin == 1 else PAIRS)]
@@ -372,11 +372,11 @@ METHOD_OPTIONS = (
     *("axis", "dtype", "out", "keepdims", "initial", "where", "ddof", "correction", "order", "mode", "kind", "offset"),
     *("axis1", "axis2", "copy", "casting", "subok", "stable", "mean"),
 )
-"""The keywords of methods, whose values are those of `OPTIONAL`."""
+"""Keywords of methods, with the values of `OPTIONAL`."""
 
 
 def method_calls(name: str) -> Iterator[Call]:
-    """Make the calls of a method, or read an attribute."""
+    """Generate the calls of a method, or read an attribute."""
 
     def call(x: Any, *arguments: Any, **options: Any) -> Any:
         member = getattr(x, name)
@@ -410,7 +410,7 @@ OPERANDS = [
 
 
 def operator_calls(name: str) -> Iterator[Call]:
-    """Make the calls of an operator, or of one that Python has built in."""
+    """Generate the calls of an operator or a built-in function."""
     function: Any = getattr(operator, name, None) or getattr(builtins, name)
     if function in BUILTINS:
         yield Call(lambda x: _listed(function(x)), (VECTOR,))
@@ -442,7 +442,7 @@ LISTED = {
     for line in re.sub(r"\n  ", " ", SPELLINGS).splitlines()
     if line.startswith("- ")
 }
-"""What docs/tape.md says is differentiated of NumPy's spellings, by the name of its list."""
+"""NumPy names that docs/tape.md lists as differentiated, by list."""
 
 
 CALLS: dict[str, tuple[Iterable[str], Callable[[str], Iterator[Call]]]] = {
@@ -457,7 +457,7 @@ CALLS: dict[str, tuple[Iterable[str], Callable[[str], Iterator[Call]]]] = {
 @pytest.mark.filterwarnings("ignore")
 @np.errstate(all="ignore")
 def test_each_call_is_right_or_constant_or_refused(kind: str) -> None:
-    """And what docs/tape.md names is differentiated in some call."""
+    """Names in docs/tape.md are differentiated in some call."""
     names, calls_of = CALLS[kind]
     found = [(name, call, outcome(call) or "") for name in names for call in calls_of(name)]
     wrong = [f"{what} of {call}" for _, call, what in found if what.startswith("wrong")]
@@ -466,7 +466,7 @@ def test_each_call_is_right_or_constant_or_refused(kind: str) -> None:
 
 
 def test_the_page_names_what_is_differentiated() -> None:
-    """docs/tape.md lists the names of the tables, no more and no fewer."""
+    """docs/tape.md lists exactly the names of the tables."""
     assert LISTED["functions"] == set(numpy_functions.FUNCTIONS) | numpy_functions.MOVES
     assert LISTED["methods"] == set(numpy_functions.METHODS)
 
@@ -479,7 +479,7 @@ KEYS: list[Any] = [
     *(MATRIX > 0, np.asarray([True, False]), [True, False], (np.asarray([False, True]), slice(1, None))),
     *((None, np.asarray([1, 1])), (np.asarray([1, 0, 1]), slice(None, 2))),
 ]
-"""Numbers, slices, new axes, ellipses, lists and arrays of places, masks, and some of them together."""
+"""Integers, slices, new axes, ellipses, index lists and arrays, masks, and combinations."""
 
 
 DIFFERENTIATED: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
@@ -497,7 +497,7 @@ NAMESPACE: tuple[Callable[[Any, Any], Any], ...] = (
     *(lambda xp, x: xp.full(2, x[0, 1]), lambda xp, x: xp.hypot(x, x + 1.0), lambda xp, x: xp.repeat(x, 2, axis=1)),
     lambda xp, x: xp.cumulative_sum(x[0, 1]),
 )
-"""What array-API code calls on a recorded array's own namespace, beside the operators."""
+"""Array-API functions of a recorded array's namespace, other than operators."""
 
 SECOND_ORDER: tuple[Callable[[Any], Any], ...] = (
     *(lambda x: np.prod(x, axis=1), lambda x: np.sort(x, axis=0) ** 2, lambda x: x[[0, 0, 1]] ** 2),
@@ -522,7 +522,7 @@ def test_indexing_and_further_calls_are_differentiated() -> None:
 
 
 def written(write: Callable[[Any, Any], Any]) -> Callable[[Any], np.ndarray]:
-    """Give zeros into which something was written."""
+    """Give zeros after a write into them."""
 
     def leak(x: Any) -> np.ndarray:
         zeros = np.zeros(3)
@@ -609,7 +609,7 @@ AWKWARD: dict[tuple[float, float], tuple[Callable[[Any], Any], ...]] = {
     (0.0, 2.0): (lambda x: np.prod(np.stack([x, x + 2.0])),),
     (0.0, 0.5): (lambda x: np.maximum(x, 0.0),),
 }
-"""Functions, by a place and their derivative there."""
+"""Functions, by a point and the derivative there."""
 
 
 @pytest.mark.parametrize(("at", "wanted", "function"), [(*key, f) for key, many in AWKWARD.items() for f in many])

@@ -1,4 +1,4 @@
-"""The functions of PyTorch's namespace that have a faster way: the same results, and the same derivatives."""
+"""Faster functions of PyTorch's namespace have equal results and derivatives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_conversions_of_flags(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_where(dtype: Any) -> None:
-    """Entries of all kinds, which stay as they are to the bit, beside numbers and arrays, wide and narrow."""
+    """Bitwise equal for special values, with scalars and arrays of all dtypes."""
     x, column, row = (numbers(dtype, shape) for shape in (SHAPE, (SHAPE[0], 1), SHAPE[1:]))
     for first, second in [
         *[(x, number) for number in (0.0, -0.0, 1.5, -math.inf, math.nan, 1)],
@@ -116,7 +116,7 @@ def test_derivatives_and_transforms_are_torch_s_own() -> None:
         grads.append((gradient.detach(), second, tangent, batched, jvp))
     for found, wanted in zip(*grads, strict=True):
         torch.testing.assert_close(found, wanted)
-    graph = make_fx(partial(squares, namespace, flags()))(100.0 * x)  # where no entry can be read
+    graph = make_fx(partial(squares, namespace, flags()))(100.0 * x)  # under tracing, where entries cannot be read
     torch.testing.assert_close(graph(x), squares(compat, flags(), x))
     compiled = torch.compile(squares, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(namespace, flags(), x), squares(compat, flags(), x))

@@ -1,4 +1,4 @@
-"""Mutual information of two arrays: what is reported, by which library, and what is refused."""
+"""Mutual information of two arrays: results, libraries and errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_libraries_agree(library: str) -> None:
     xp = pytest.importorskip(library)
     x, y = correlated(240)
     expected = estimate(x, y, steps=50)
-    if library != "mlx.core":  # which computes float64 on the CPU alone, and not all of it
+    if library != "mlx.core":  # float64 is CPU-only and incomplete
         found = estimate(xp.asarray(x), xp.asarray(y), steps=50)
         assert all(isinstance(value, float) for value in found[:8])
         np.testing.assert_allclose(found[:8], expected[:8], rtol=1e-6)
@@ -170,7 +170,7 @@ def test_the_error_is_that_of_a_jackknife() -> None:
 
 def test_quantiles() -> None:
     assert quantile(1e9) == pytest.approx(1.6449, abs=1e-3)
-    assert quantile(30) == pytest.approx(1.6973, abs=2e-3)  # Student's, of a table
+    assert quantile(30) == pytest.approx(1.6973, abs=2e-3)  # Student's distribution, from a table
 
 
 @pytest.mark.parametrize(

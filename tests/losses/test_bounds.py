@@ -19,7 +19,7 @@ ARGUMENTS = {
     "vub": (np.linspace(-2.0, -1.0, 5),),
 }
 SCORES = np.random.default_rng(0).normal(size=(5, 5))
-OF_PAIRS = [  # functions of a matrix to one number
+OF_PAIRS = [  # functions from a matrix to one number
     name
     for name in bounds.__all__
     if "mask" in inspect.signature(getattr(bounds, name)).parameters
@@ -62,7 +62,7 @@ def test_an_unknown_reduction_is_refused() -> None:
 
 
 def jackknife(name: str, scores: Any, sizes: list[int]) -> float:
-    """The standard error by the definition, from matrices without the rows and columns of neighbouring pairs."""
+    """Standard error by definition, from matrices without the rows and columns of neighbouring pairs."""
 
     def value(kept: Any) -> float:
         given = [x[kept] if np.ndim(x) else x for x in ARGUMENTS.get(name, ())]
@@ -108,7 +108,7 @@ def test_the_standard_error_is_the_deviation_of_repeated_draws(name: str) -> Non
 
 
 def test_the_standard_error_of_neighbours_that_depend_on_each_other() -> None:
-    """Each pair comes four times: the error is that of a quarter of the pairs, which single pairs do not show."""
+    """Each pair occurs four times: the error is that of a quarter of the pairs, which deleting single pairs misses."""
     few = np.random.default_rng(0).normal(size=(40, 40))
     scores = np.repeat(np.repeat(few, 4, axis=0), 4, axis=1)
     wanted = float(bounds.standard_error(bounds.js, few, groups=40))

@@ -1,4 +1,4 @@
-"""Losses with a state of each sample: what they return beside the loss, and what it does to the next."""
+"""Losses with a state per sample: the returned state, and its effect on the next call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUERY, KEY = (sixteenths((N, D), seed) for seed in (1, 2))
 
 
 def arrays_of(variant: Variant, log_u: Nested, dtype: str | None = None) -> list[Any]:
-    """Make query, key and state, in the widest dtype where nothing else is said."""
+    """Make query, key and state, in the widest dtype by default."""
     return [variant.floats(x, dtype or variant.dtypes[0]) for x in (QUERY, KEY, log_u)]
 
 
@@ -41,7 +41,7 @@ def tolerance(variant: Variant) -> float:
 
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_the_state_is_the_logarithm_of_the_average(variant: Variant, block_size: int | None) -> None:
-    """The losses of the rows are the new state; of a sample that was not met, the average is that of the batch."""
+    """The row losses are the new state; for a new sample, the average is the batch's."""
     before = [0.5, -math.inf, -2.0, 40.0]
     losses, state = call(variant, before, gamma=0.75, reduction="none", block_size=block_size)
     assert losses == pytest.approx(state, rel=tolerance(variant))
@@ -62,7 +62,7 @@ def test_without_a_memory_it_is_flat_nce(variant: Variant) -> None:
 
 
 def test_of_a_sample_that_was_not_met_the_gradient_is_that_of_its_batch(variant: Variant) -> None:
-    """Whatever the share of the batch is: of a logarithm, whose slope by the mean is its inverse."""
+    """For every γ: the gradient of a logarithm."""
     x, y, before = arrays_of(variant, [-math.inf] * N)
 
     def plain(x: Any, y: Any) -> Any:
@@ -75,7 +75,7 @@ def test_of_a_sample_that_was_not_met_the_gradient_is_that_of_its_batch(variant:
 
 
 def test_the_state_has_no_gradient(variant: Variant) -> None:
-    """Neither the one that is given nor the one that comes back."""
+    """Neither the given nor the returned state."""
     arrays = arrays_of(variant, [0.5, -math.inf, -2.0, 1.0])
     _, slopes = differentiate(lambda x, y, u: pnce.sogclr(x, y, u, temperature=0.5)[0], arrays)
     assert variant.to_list(slopes[2]) == [0.0] * N
@@ -89,7 +89,7 @@ def test_the_state_has_no_gradient(variant: Variant) -> None:
 
 
 def test_a_large_memory_stops_the_gradient(variant: Variant) -> None:
-    """A negative that is no more than the average is divided by the average, not by its own sum."""
+    """Negatives are divided by the average, not by their sum in the batch."""
 
     def size(level: float) -> float:
         x, y, before = arrays_of(variant, [level] * N)
@@ -112,7 +112,7 @@ def test_rows_that_do_not_count_keep_their_state(variant: Variant) -> None:
 @pytest.mark.parametrize("rho", [None, 3.0])
 @pytest.mark.parametrize("similarity", ["cosine", "neg_sq_euclidean"])
 def test_the_mean_is_over_the_rows_that_count(variant: Variant, similarity: str, rho: float | None) -> None:
-    """With a similarity that is no product, whose scores may be -inf, too."""
+    """Also with a similarity that is not an inner product, whose scores may be -inf."""
     mask = [[True] * N for _ in range(N)]
     mask[0][3] = False
     mask[1][1] = False  # no positive

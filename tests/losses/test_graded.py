@@ -1,4 +1,4 @@
-"""Losses of pairs with graded similarities: against all pairs, and where there is nothing to compare."""
+"""Losses of graded pairs: against the sum over all pairs, and without comparable pairs."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def measured(variant: Variant, name: str, arrays: list[Any], grades: Any, **opti
 
 
 def filled(like: Nested, number: float) -> Nested:
-    """Repeat a number, in the place of a number or of each of a row."""
+    """Repeat a number in the structure of another."""
     return [number] * len(like) if isinstance(like, list) else number
 
 
 def close(found: list[Nested], wanted: list[Nested], tolerance: float) -> bool:
-    """Tell whether results are within a tolerance of others, each relative to its largest entry."""
+    """Whether results are within a tolerance, relative to the largest entry."""
     with mp.workdps(50):
         return all(oracles.error(a, oracles.exact(b)) <= tolerance for a, b in zip(found, wanted, strict=True))
 
@@ -82,7 +82,7 @@ def test_similarities_of_every_size(
     arrays = [variant.floats(scores, dtype), variant.floats(0.5, dtype)]
     found = measured(variant, "", arrays, variant.array(grades))
     smallest = 2.0**-14 if dtype == "float16" else 2.0**-126
-    # An exponent is rounded, which costs what is exponentiated half an ulp for every unit of it.
+    # Rounding an exponent costs half an ulp of the exponential per unit of the exponent.
     tolerance = EPS[dtype] if dtype else variant.eps() * (8 + abs(float(mp.log(max(value, mpf(smallest))))))
     assert oracles.error(found[0], value, smallest) <= tolerance
     assert oracles.error(found[1], slopes, smallest) <= tolerance
@@ -92,7 +92,7 @@ def test_similarities_of_every_size(
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("kind", ["floats", "integers", "truth values", "other floats"])
 def test_grades_of_every_kind(variant: Variant, name: str, kind: str) -> None:
-    """Only their order counts."""
+    """Only their order matters."""
     arrays = pairs(variant)
     listed: Nested = {
         "floats": [0.5, -2.0, 0.25, 0.25, -2.0],
@@ -138,7 +138,7 @@ def test_the_angle_of_an_odd_width_is_that_with_one_zero_more(variant: Variant) 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_length_of_embeddings_is_of_no_account(variant: Variant, name: str) -> None:
-    """By a power of two, nothing is rounded otherwise."""
+    """Scaling by a power of two rounds alike."""
     x, y, scale = pairs(variant)
     wanted, _, _, by_scale = measured(variant, name, [x, y, scale], variant.array(GRADES))
     for factor in (2.0**60, 2.0**-60):
@@ -174,7 +174,7 @@ def test_nothing_to_compare(variant: Variant, name: str, what: str, dtype: str |
 @pytest.mark.parametrize("name", [*LOSSES, ""])
 @pytest.mark.parametrize("how", ["mask", "weights", "grades"])
 def test_pairs_that_take_no_part_may_hold_anything(variant: Variant, name: str, how: str, dirt: float) -> None:
-    """As if they were not there: the value, and the gradients of the others, to the last digit."""
+    """As if absent: value and gradients of the others are equal to the last digit."""
     arrays = pairs(variant)
     arrays = arrays if name else [arrays[0][:, 0], arrays[2]]
     options = {
@@ -204,7 +204,7 @@ def test_a_similarity_of_minus_infinity_takes_no_part(variant: Variant, dtype: s
 
 
 def test_similarities_of_infinity(variant: Variant) -> None:
-    """Above in the right order, one adds nothing; below, the loss is infinite; two of them are equal."""
+    """In the right order, inf adds nothing; in the wrong order, the loss is infinite; two are equal."""
     grades = variant.array([2, 1, 0])
     for scores, wanted in (
         ([math.inf, 0.5, 0.25], math.log1p(math.exp(-0.5))),
@@ -233,5 +233,5 @@ def test_zero_vectors_and_identical_rows(variant: Variant, name: str, fill: str,
     arrays = [variant.floats(first, dtype), variant.floats(second, dtype), variant.floats(20.0, dtype)]
     found = measured(variant, name, arrays, variant.array(GRADES))
     assert all(math.isfinite(float(number)) for number in flatten(found))
-    if fill == "zero":  # all similarities are 0, and there are eight pairs
+    if fill == "zero":  # eight pairs with similarity 0
         assert oracles.error(found[0], mp.log(9)) <= variant.eps(dtype)

@@ -1,4 +1,4 @@
-"""Graded pairs: as sentence-transformers computes them, and in less than the memory of all pairs."""
+"""Graded pairs: as in sentence-transformers, and without memory for all pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import portable_nce as pnce
 
 
 def cosent(scores: torch.Tensor, grades: torch.Tensor, scale: float) -> torch.Tensor:
-    """The formula of CoSENTLoss over all pairs, with a large number where there is nothing to compare."""
+    """CoSENTLoss's formula over all pairs, with a large negative number for pairs without a comparison."""
     scores = scores * scale
     differences = scores[:, None] - scores[None, :]
     differences = differences - (1 - (grades[:, None] < grades[None, :]).to(scores.dtype)) * 1e12
@@ -21,7 +21,7 @@ def cosent(scores: torch.Tensor, grades: torch.Tensor, scale: float) -> torch.Te
 
 
 def angles(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The formula of pairwise_angle_sim: a quotient of complex numbers, without the lengths."""
+    """Formula of pairwise_angle_sim: a quotient of complex numbers, without lengths."""
     (a, b), (c, d) = (torch.chunk(z, 2, dim=1) for z in (x, y))
     z = (c**2 + d**2).sum(dim=1, keepdim=True)
     ratio = ((a**2 + b**2).sum(dim=1, keepdim=True) / z) ** 0.5
@@ -50,7 +50,7 @@ def test_the_formula_of_sentence_transformers(kind: str, rows: int) -> None:
 
 
 def test_a_large_batch_takes_no_memory_of_all_pairs() -> None:
-    """Of value and gradient, at 20000 rows, of which there are 4e8 pairs; the sum is right to the last digits."""
+    """Value and gradient of 20000 rows, with 4e8 pairs; the sum is correct to the last digits."""
     rows = 20_000
     numbers = np.random.default_rng(0)
     scores, grades = numbers.normal(size=rows), numbers.integers(0, 5, size=rows)

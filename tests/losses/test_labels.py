@@ -1,4 +1,4 @@
-"""Mined triples, against the rules of other libraries, spelled out in loops over anchors in torch."""
+"""Mined triples against the rules of other libraries, as loops over anchors in torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARGIN = 1.0
 
 
 def anchors(distances: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The distances of each anchor to its positives and to its negatives, of those that have both."""
+    """Distances of each anchor to its positives and negatives, for anchors with both."""
     for i, row in enumerate(distances):
         same = labels == labels[i]
         others = torch.arange(len(labels)) != i
@@ -32,7 +32,7 @@ def semi_hard(negatives: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
 
 
 def tensorflow_addons(distances: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """TripletSemiHardLoss: each pair of anchor and positive has its own negative; the mean over the pairs."""
+    """TripletSemiHardLoss: one negative per pair of anchor and positive; the mean over the pairs."""
     terms = [
         torch.relu(positive - semi_hard(negatives, positive) + MARGIN)
         for positives, negatives in anchors(distances, labels)
@@ -42,7 +42,7 @@ def tensorflow_addons(distances: torch.Tensor, labels: torch.Tensor) -> torch.Te
 
 
 def tensorflow_similarity(distances: torch.Tensor, labels: torch.Tensor, rules: tuple[str, str]) -> torch.Tensor:
-    """TripletLoss of its strategies for positives and for negatives; the mean over the anchors."""
+    """TripletLoss with its strategies for positives and negatives; the mean over the anchors."""
     terms = []
     for positives, negatives in anchors(distances, labels):
         near, far = negatives.min(), negatives.max()
@@ -67,7 +67,7 @@ def assert_same(x: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> No
 
 
 def distances_of(x: torch.Tensor, *, squared: bool) -> torch.Tensor:
-    own = torch.eye(len(x), dtype=x.dtype)  # keeps the root of a row's distance to itself, which nothing uses, from 0
+    own = torch.eye(len(x), dtype=x.dtype)  # avoids the root of 0 on the unused diagonal
     squares = ((x[:, None, :] - x[None, :, :]) ** 2).sum(2)
     return squares if squared else torch.sqrt(squares + own)
 
@@ -88,7 +88,7 @@ SIMILARITY = [("hard", "hard"), ("hard", "semi_hard"), ("hard", "easy"), ("easy"
 def test_the_strategies_of_tensorflow_similarity(
     seed: int, rules: tuple[pnce.typing.MiningRule, pnce.typing.MiningRule]
 ) -> None:
-    """All but easy positives with semi-hard negatives, which it finds relative to the farthest positive."""
+    """All but easy positives with semi-hard negatives, which it chooses relative to the farthest positive."""
     x, labels = drawn(seed)
     ours = pnce.triplet_from_labels(x, labels, margin=MARGIN, mining=rules)
     assert_same(x, ours, tensorflow_similarity(distances_of(x, squared=False), labels, rules))
@@ -96,7 +96,7 @@ def test_the_strategies_of_tensorflow_similarity(
 
 @pytest.mark.internals
 def test_many_positives_are_searched_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In blocks of two positives the choice is the same as at once."""
+    """Blocks of two positives give the same choice."""
     x, labels = drawn(3)
 
     def loss() -> Any:
@@ -108,7 +108,7 @@ def test_many_positives_are_searched_in_blocks(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_tie_is_not_farther() -> None:
-    """A negative at the very distance of the positive is no semi-hard one."""
+    """A negative at the distance of the positive is not semi-hard."""
     x = np.asarray([[0.0], [1.0], [-1.0], [3.0]])
     found = pnce.triplet_from_labels(x, np.asarray([0, 0, 1, 2]), margin=4.0, mining="semi_hard", reduction="none")
     # From 0: the positive at 1, negatives at 1 and 3. From 1: the positive at 1, negatives at 2 and 2.

@@ -1,4 +1,4 @@
-"""`density.linear_softmax` against PyTorch's cross-entropy of the logits, and what it holds in memory."""
+"""`density.linear_softmax` against PyTorch's cross-entropy of the logits, and its memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X, WEIGHT, BIAS = RNG.normal(size=(N, D)), RNG.normal(size=(V, D)), RNG.normal(s
 COSTS, TARGETS = RNG.uniform(0.25, 2.0, size=V), RNG.integers(V, size=N)
 
 COMBINED = [*itertools.product((0.0, 0.1, 1.0), (False, True), (None, -100, 2), (None, 1.5), (0.0, 0.25))]
-"""Smoothing, whether classes have weights, the ignored target, the softcap, the z-loss."""
+"""Smoothing, class weights, ignored target, softcap, z-loss."""
 
 
 def of_logits(layer: Any, targets: Any, *, softcap: Any, z_loss: float, reduction: str, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Gradients of docs/mathematics.md that the page does not check itself."""
+"""Gradients of docs/mathematics.md that the page itself does not check."""
 
 from __future__ import annotations
 

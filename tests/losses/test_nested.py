@@ -1,4 +1,4 @@
-"""Losses of nested embeddings: the sum over prefixes, whatever the loss and its arguments."""
+"""Losses of nested embeddings: the sum over prefixes, for all losses and arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTHS, WEIGHTS = (2, 5, 3), (0.5, 1.0, 2.0)
 
 
 def vectors(variant: Variant, *seeds: int, dtype: str | None = None) -> list[Any]:
-    """Make arrays of embeddings, of numbers that every dtype holds."""
+    """Make embeddings of numbers that are exact in every dtype."""
     return [variant.floats(sixteenths((N, D), seed), dtype) for seed in seeds]
 
 
@@ -38,12 +38,12 @@ LOSSES: dict[str, tuple[Callable[..., Any], int]] = {
     "moco_v3": (pnce.moco_v3, 4),
     "triplet": (partial(pnce.triplet, reduction="sum"), 3),
 }
-"""Losses, and how many arrays of embeddings they take."""
+"""Losses and their numbers of embedding arrays."""
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_sum_of_prefixes(variant: Variant, name: str) -> None:
-    """Value and gradients are the weighted sums of those of the loss itself, cut by hand."""
+    """Value and gradients are weighted sums of the loss on manual prefixes."""
     loss, count = LOSSES[name]
     arrays = vectors(variant, *range(count))
     nested = pnce.matryoshka(loss, WIDTHS, weights=WEIGHTS)
@@ -70,7 +70,7 @@ def test_rows_stay_rows(variant: Variant) -> None:
 
 
 def test_what_is_cut_and_what_is_not(variant: Variant) -> None:
-    """Embeddings are, also of a queue; teachers, guides, labels, grades, masks and a queue's marks stay whole."""
+    """Embeddings are cut, also in a queue; teachers, guides, labels, grades, masks and a queue's flags are not."""
     x, y, other, further = vectors(variant, 1, 2, 3, 4)
     a, b = x[:, :2], y[:, :2]
     labels, temperature = variant.array([0, 1, 0, 1]), variant.floats(0.5)
@@ -89,7 +89,7 @@ def test_what_is_cut_and_what_is_not(variant: Variant) -> None:
     for name, found, wanted in (
         ("teachers", cut(pnce.distillation)(x, y, other, y), pnce.distillation(a, b, other, y)),
         ("guides", cut(gist)(x, y, y, other), gist(a, b, y, other)),
-        # A `partial` has one argument less: what is whole is known by name.
+        # A `partial` has one argument less: uncut arguments are matched by name.
         ("bound", cut(partial(pnce.distillation, a))(y, other, further), pnce.distillation(a, b, other, further)),
         ("labels", cut(pnce.supcon)(x, labels, temperature=temperature), pnce.supcon(a, labels, temperature=0.5)),
         ("grades", cut(pnce.cosent)(x, y, grades), pnce.cosent(a, b, grades)),
@@ -104,7 +104,7 @@ def test_what_is_cut_and_what_is_not(variant: Variant) -> None:
 
 
 def test_embeddings_with_three_axes_are_cut_at_the_last(variant: Variant) -> None:
-    """Negatives of their own, (N, K, D), whose K is neither the full width nor a smaller one."""
+    """Separate negatives (N, K, D), with K different from all widths."""
     x, y = vectors(variant, 1, 2)
     own = variant.floats(sixteenths((N, 7, D), 3))
     value, slopes = differentiate(pnce.matryoshka(pnce.info_nce, [2]), [x, y, own])
@@ -114,7 +114,7 @@ def test_embeddings_with_three_axes_are_cut_at_the_last(variant: Variant) -> Non
 
 
 def test_the_first_embeddings_say_what_the_full_width_is(variant: Variant) -> None:
-    """Arrays of other widths, of integers and of truth values go through as they are, in lists and tuples too."""
+    """Arrays of other widths, integers and booleans are passed unchanged, also in lists and tuples."""
     x, y = vectors(variant, 1, 2)
     narrow, wide = x[:, :3], variant.floats(sixteenths((N, 2 * D), 3))
     numbers, marks = variant.array([[1] * D] * N), variant.array([[True] * D] * N)
@@ -133,7 +133,7 @@ def test_the_first_embeddings_say_what_the_full_width_is(variant: Variant) -> No
 
 @SIXTEEN_BITS
 def test_what_is_no_embedding_does_not_decide_the_dtype(variant: Variant, dtype: str) -> None:
-    """The teacher's dtype is no more than that of its own embeddings, nor is that of an array of another width."""
+    """The dtypes of a teacher and of arrays of another width have no effect."""
     x, y = vectors(variant, 1, 2, dtype=dtype)
     teachers = vectors(variant, 3, 4, dtype="float32")
     assert pnce.matryoshka(pnce.distillation, [2, D])(x, y, *teachers).dtype == x.dtype
@@ -143,7 +143,7 @@ def test_what_is_no_embedding_does_not_decide_the_dtype(variant: Variant, dtype:
 
 @SIXTEEN_BITS
 def test_sixteen_bits_are_rounded_once(variant: Variant, dtype: str) -> None:
-    """Forty times the same width: forty roundings of the sum, or of its gradient, would be seen."""
+    """Forty times the same width: forty roundings of the sum or its gradient would show."""
     arrays, wide = ([*vectors(variant, 1, 2, dtype=x), variant.floats(0.5, x)] for x in (dtype, "float32"))
     nested = pnce.matryoshka(pnce.info_nce, [3] * 40 + [D])
     value, slopes = differentiate(lambda x, y, t: nested(x, y, temperature=t), arrays)

@@ -1,4 +1,4 @@
-"""Losses of neural ratio estimation: how they follow from each other, and their limits."""
+"""Losses of neural ratio estimation: relations between them, and limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_samples_of_probability_0_have_finite_slopes(gamma: float) -> None:
 
 
 def nre_c_of_torch(data: Any, noise: Any, gamma: float) -> Any:
-    """The paper's algorithm, with K - 1 of the samples beside the data, in each way to leave one out."""
+    """The paper's algorithm with K - 1 samples and the data, averaged over the omitted sample."""
     k = SAMPLES
     log_k = torch.full((6, 1), math.log(k), dtype=torch.float64)
     marginal = log_k[:, 0] - torch.cat([math.log(gamma) + noise, log_k], dim=1).logsumexp(1)

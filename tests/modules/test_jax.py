@@ -1,4 +1,4 @@
-"""Gradient caching for JAX: gradients, random numbers, memory, and the transformations around it."""
+"""Gradient caching for JAX: gradients, random numbers, memory and transformations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tower(weights: Any, x: Any, key: Any = None) -> Any:
 
 
 def by_hand(encoder: Callable[..., Any], x: Any, *, chunk_size: int, key: Any = None) -> Any:
-    """Call an encoder chunk by chunk, with the parts of the key."""
+    """Call an encoder chunk by chunk, with split keys."""
     parts = [x[k : k + chunk_size] for k in range(0, len(x), chunk_size)]
     keys = [] if key is None else [jax.random.split(key, len(parts))]
     return jnp.concat([encoder(*part) for part in zip(parts, *keys, strict=True)])
@@ -52,7 +52,7 @@ def assert_close(found: Any, wanted: Any, tolerance: float = 1e-12) -> None:
 
 
 def step(encode: Callable[..., Any], chunk_size: int) -> Callable[..., Any]:
-    """Give the loss of two towers with dropout, and of a scale that is learned."""
+    """Give the loss of two towers with dropout and a learned scale."""
 
     def loss(weights: Any, scale: Any, x: Any, y: Any, key: Any) -> Any:
         first, second = jax.random.split(key)
@@ -65,7 +65,7 @@ def step(encode: Callable[..., Any], chunk_size: int) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(("chunk_size", "jit"), [(1, True), (4, True), (4, False), (11, True), (100, True)])
 def test_gradients_are_those_of_an_encoder_in_chunks(chunk_size: int, *, jit: bool) -> None:
-    """With dropout, a batch that the chunks do not divide, and with respect to parameters, scale and inputs."""
+    """With dropout and a partial last chunk, by parameters, scale and inputs."""
     weights, (x, y) = (parameters(), jax.tree.map(lambda w: w + 0.1, parameters())), rows(11)
     arguments = weights, jnp.asarray(1.5), x, y, jax.random.key(5)
     function = jax.value_and_grad(step(encode_in_chunks, chunk_size), argnums=(0, 1, 2, 3))
@@ -89,14 +89,14 @@ def test_each_chunk_has_its_own_random_numbers(*, raw: bool) -> None:
 
 @pytest.mark.parametrize("count", [64, 72])
 def test_nothing_of_an_encoder_is_held_but_one_chunk(count: int) -> None:
-    """The compiler's own count of the memory that it needs, with chunks of 8 and 16 rows of 64 and 72."""
+    """Memory by the compiler's analysis, with chunks of 8 and 16 rows of 64 and 72."""
     weights, (x, y) = parameters(8, hidden=4096), rows(count, width=8)
     activations = count * 4096 * 8
 
     def needed(chunk_size: int | None) -> int:
         def loss(weights: Any, x: Any, y: Any) -> Any:
             def encode(part: Any) -> Any:
-                # Deep enough to be more than what the gradient of a layer needs.
+                # Deep enough to exceed the memory of one layer's gradient.
                 hidden = part @ weights["first"]
                 for _ in range(4):
                     hidden = jnp.sin(hidden) * jnp.cos(hidden)
@@ -113,7 +113,7 @@ def test_nothing_of_an_encoder_is_held_but_one_chunk(count: int) -> None:
     assert whole > 4 * activations
     assert needed(8) < whole / 4
     assert needed(16) < whole / 2
-    assert needed(count) <= whole  # of two encoders one is held at a time, with chunks and without
+    assert needed(count) <= whole  # one of two encoders is held at a time, with and without chunks
 
 
 def test_transformations() -> None:

@@ -1,4 +1,4 @@
-"""The modules for PyTorch, as models, optimizers and trainers use them."""
+"""The PyTorch modules in models, optimizers and trainers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from portable_nce.testing import run_ranks
 from calls import mostly_full
 
 pytestmark = [
-    # Of torch itself: torch.jit.script warns of its own deprecation, and torch.compile instantiates functions.
+    # Warnings by torch itself: torch.jit.script is deprecated, and torch.compile instantiates functions.
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
@@ -72,7 +72,7 @@ def names_of(module: nn.Module) -> list[str]:
 
 
 def gradients_of(step: Callable[[], Any], leaves: Iterable[torch.Tensor]) -> list[Any]:
-    """Give the value of a step and what it leaves in the leaves, from the same random numbers."""
+    """Give the value and leaf gradients of a step, from fixed random numbers."""
     leaves = [*leaves]
     for x in leaves:
         x.grad = None
@@ -114,7 +114,7 @@ def test_a_module_is_its_function() -> None:
         (Loss(prefixes, temperature=0.5, learnable=True), (A, B), prefixes(A, B, temperature=0.5)),
     ]
     for module, arrays, wanted in rows:
-        # The start of a learned scale is rounded to float32.
+        # The initial value of a learned scale is rounded to float32.
         tolerance = 1e-6 if names_of(module) else 1e-14
         value = module.double()(*arrays)
         assert value.ndim == 0, module
@@ -195,10 +195,10 @@ LEARNED: list[Callable[[], Loss]] = [CLIP, SigLIP, lambda: InfoNCE(0.2, learnabl
 
 
 def slope(loss: Loss, value: float, *, closer: bool) -> tuple[float, float]:
-    """Give the gradient to a log scale, of pairs that belong together or not, and the loss."""
+    """Give the gradient by a log scale, for matching or mismatched pairs, and the loss."""
     parameter = loss.get_parameter("log_scale")
     parameter.data.fill_(value)
-    # Cosines of 0.1 or of -0.1 with the own text, and of 0 with the others.
+    # Cosines of 0.1 or -0.1 with the matching text, and 0 with the others.
     image = torch.eye(ROWS, 2 * ROWS, dtype=torch.float64)
     text = 0.1 * image + 0.99**0.5 * image.roll(ROWS, 1)
     found = loss(image, text if closer else -text)
@@ -211,7 +211,7 @@ def test_a_scale_is_limited_and_comes_back(make: Callable[[], Loss]) -> None:
     loss = make().double()
     high, low = math.log(100.0), 0.0
     for limit, outside, leads_back in ((high, high + 3.0, False), (low, low - 3.0, True)):
-        # Where the pairs match, a larger scale is better; where they do not, a smaller one.
+        # A larger scale is better if the pairs match, a smaller one if not.
         inwards = slope(loss, outside, closer=leads_back)
         assert float(loss.logit_scale.detach().log()) == pytest.approx(limit, abs=1e-9)
         assert inwards == pytest.approx(slope(loss, limit, closer=leads_back), rel=1e-9)  # as at the limit
@@ -223,7 +223,7 @@ def test_a_scale_is_limited_and_comes_back(make: Callable[[], Loss]) -> None:
 
 
 def test_the_limits_of_a_scale() -> None:
-    """Those that are given, of which each is within them; in float32, also where the parameter has 16 bits."""
+    """The limits are inclusive, and exact in float32 also for a 16-bit parameter."""
     for loss, start, largest in (
         (InfoNCE(0.5, learnable=True, max_scale=5.0), 2.0, 5.0),
         (InfoNCE(1.0, learnable=True, max_scale=5.0), 1.0, 5.0),
@@ -238,7 +238,7 @@ def test_the_limits_of_a_scale() -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, torch.tensor(0.5), nn.Parameter(torch.tensor(0.5))])
 def test_temperature_and_scale_in_use(temperature: Any) -> None:
-    """Each is the inverse of the other, whichever the loss takes and however it was given."""
+    """Each is the inverse of the other, for every way to set them."""
     fixed = InfoNCE(temperature)
     assert fixed.temperature is temperature
     with pytest.raises((AttributeError, TypeError)):
@@ -314,7 +314,7 @@ class Bilinear(nn.Module):
         self.weight = nn.Parameter(torch.eye(WIDTH, dtype=torch.float64))
 
     def forward(self, x: Any, y: Any) -> Any:
-        return x @ self.weight.to(x.dtype) @ y.mT  # 16 bits come in as float32
+        return x @ self.weight.to(x.dtype) @ y.mT  # 16-bit inputs arrive as float32
 
 
 def test_a_similarity_is_learned() -> None:
@@ -335,7 +335,7 @@ def filled(*, labels: bool = False) -> MemoryQueue:
 
 
 class OfColumns(SentenceLoss):
-    """A loss of embeddings, which are those of its model, in chunks."""
+    """Loss of the embeddings of its model, in chunks."""
 
     def forward(self, *columns: Any) -> Any:
         return super().forward([{"sentence_embedding": x} for x in columns])
@@ -357,7 +357,7 @@ each_module = pytest.mark.parametrize("name", MODULES)
 
 
 def moved(module: nn.Module) -> nn.Module:
-    """Change what is learned, and what is remembered."""
+    """Change parameters and buffers."""
     for x in module.parameters():
         x.data.add_(0.25)
     for memory in module.modules():
@@ -367,7 +367,7 @@ def moved(module: nn.Module) -> nn.Module:
 
 
 def copied(name: str, module: nn.Module, way: str) -> nn.Module:
-    """Copy a module, also by its state alone, which is read into a new one."""
+    """Copy a module, or load its state into a new one."""
     if way == "deepcopy":
         return copy.deepcopy(module)
     if way == "pickle":
@@ -425,7 +425,7 @@ COMPILED = "SupCon, memory", "SigLIP", "MoCo", "similarity", "MultipleNegatives"
 
 @pytest.mark.parametrize("name", mostly_full(COMPILED, ["MoCo", "MultipleNegatives", "in chunks"]))
 def test_a_module_is_compiled_for_all_batch_sizes(name: str) -> None:
-    """One graph for the first, and one for all others, also while a queue is filled."""
+    """One graph for the first batch size, one for all others, also while a queue is filled."""
     torch.compiler.reset()
     module, arrays = MODULES[name]()
     other = copy.deepcopy(module.double().train())
@@ -442,7 +442,7 @@ def test_a_module_is_compiled_for_all_batch_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("make", [*LEARNED, lambda: MoCo(4, WIDTH, learnable=True)])
 def test_mixed_precision(make: Callable[[], Loss]) -> None:
-    """Under autocast a loss is of float32; GradScaler's factor is taken out again."""
+    """A loss is float32 under autocast; GradScaler's factor is removed."""
     slopes: dict[bool, list[torch.Tensor]] = {False: [], True: []}
     for mixed, found in slopes.items():
         torch.manual_seed(0)
@@ -450,7 +450,7 @@ def test_mixed_precision(make: Callable[[], Loss]) -> None:
         parameters = [*tower.parameters(), *loss.parameters()]
         optimizer = torch.optim.SGD(parameters, lr=0.0)
         scaler = torch.amp.GradScaler("cpu", enabled=mixed, init_scale=2.0**10)
-        for _ in range(2):  # the second sees a queue
+        for _ in range(2):  # the second call has a filled queue
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
                 value = loss(tower(A.float()), tower(B.float()).detach())
@@ -552,7 +552,7 @@ def test_moco_is_its_function_and_its_queue() -> None:
 
 @pytest.mark.parametrize("of_call", [False, True])
 def test_the_keys_of_all_ranks_enter_the_queue(*, of_call: bool) -> None:
-    """Whether the ranks are an option of the module or of a call; a copy of the module has the same."""
+    """With ranks as an option of the module or of a call; copies of the module share them."""
 
     def on_a_rank(group: Any) -> dict[str, torch.Tensor]:
         across = pnce.across(group, gradients="summed")
@@ -569,7 +569,7 @@ def test_the_keys_of_all_ranks_enter_the_queue(*, of_call: bool) -> None:
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("way", ["plain", "inside", "around", "push, then SupCon", "SupCon, then push"])
 def test_a_queue_is_not_read_again_in_a_recomputation(way: str, reentrant: bool) -> None:  # noqa: FBT001
-    """It would be that after the push, which would be made twice; also with torch.compile inside or around."""
+    """A recomputation would read the queue after the push, and push twice; also with torch.compile inside or around."""
     torch.compiler.reset()
     module = MoCo(5, WIDTH).double()
     memory = filled(labels=True) if "SupCon" in way else module.queue
@@ -599,7 +599,7 @@ def test_a_queue_is_not_read_again_in_a_recomputation(way: str, reentrant: bool)
 
 
 class Words(nn.Module):
-    """A model in the manner of sentence-transformers, which writes into the dict that it is given."""
+    """Model like sentence-transformers', which writes into its input dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -634,7 +634,7 @@ SENTENCES: dict[str, tuple[Loss, int, Any]] = {
 @pytest.mark.parametrize("chunk_size", [None, 4, 100])
 @pytest.mark.parametrize("name", SENTENCES)
 def test_sentences(name: str, chunk_size: int | None) -> None:
-    """The loss of the columns' embeddings, each column in chunks, and of labels where it takes them."""
+    """Loss of the columns' embeddings, each in chunks, and of labels if it takes them."""
     function, count, labels = SENTENCES[name]
     model = Words().eval()
     loss = SentenceLoss(model, function, chunk_size=chunk_size)
@@ -643,7 +643,7 @@ def test_sentences(name: str, chunk_size: int | None) -> None:
     found = gradients_of(partial(loss, columns, labels), model.parameters())
     assert [set(features) for features in columns] == keys
     chunks = {None: [6], 4: [4, 2], 100: [6]}[chunk_size]
-    twice = 1 if chunk_size is None else 2  # for the loss, and for its gradients
+    twice = 1 if chunk_size is None else 2  # forward and recomputation
     assert sorted(model.sizes) == sorted(chunks * count * twice)
 
     def step() -> Any:
@@ -654,7 +654,7 @@ def test_sentences(name: str, chunk_size: int | None) -> None:
 
 
 def test_columns_of_negatives_of_all_ranks() -> None:
-    """Of ranks with several numbers of rows, as of one process that has them all; and without negatives."""
+    """Ranks with uneven numbers of rows equal one process with all rows; also without negatives."""
     arrays = (A, B, C, 0.5 * A + C)
     for count in (2, 4):
 
@@ -676,7 +676,7 @@ def test_the_trainer_finds_what_it_asks_of_a_loss() -> None:
     learned = {"temperature": 0.05, "learnable": True, "max_scale": 100.0}
     assert loss.get_config_dict() == {"loss": "MultipleNegatives", "hardness": 0.0, **learned, "chunk_size": 16}
     assert names_of(loss) == ["model.embedding.weight", "loss.log_scale"]
-    loss.model = Words()  # as the trainer puts in the model that DDP wraps
+    loss.model = Words()  # the trainer replaces the model by DDP's wrapper
     assert SentenceLoss(Words(), Loss(pnce.cosent)).get_config_dict()["loss"] == "cosent"
 
 
@@ -697,7 +697,7 @@ class Tower(nn.Module):
 
 
 def by_hand(encoder: Callable[..., Any], x: torch.Tensor, *, chunk_size: int) -> Any:
-    """Call an encoder chunk by chunk, holding everything."""
+    """Call an encoder chunk by chunk without recomputation."""
     return torch.cat([encoder(part) for part in x.split(chunk_size)])
 
 
@@ -716,7 +716,7 @@ def loss_of(embeddings: Any) -> Any:
 
 @pytest.mark.parametrize("chunk_size", [1, 4, 5, 6, 100])
 def test_gradients_are_those_of_an_encoder_in_chunks(chunk_size: int) -> None:
-    """Two towers with dropout, a learned scale, a batch that the chunks do not divide."""
+    """Two towers with dropout, a learned scale and a partial last chunk."""
     image, text = draw(2, rows=11, width=7)
     first, second, loss = Tower(1, 7), Tower(2, 7), CLIP(5.0).double()
     in_chunks_as_by_hand(
@@ -756,7 +756,7 @@ def test_what_comes_after_the_embeddings_scales_their_gradients() -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_chunks_under_autocast(inside: bool) -> None:  # noqa: FBT001
-    """What is computed again is computed in the same dtypes, also where backward is called within autocast."""
+    """Recomputation uses the same dtypes, also if backward is called within autocast."""
     x, y = (x.float() for x in draw(2, rows=9))
     tower, loss = Tower().float(), CLIP(5.0)
     leaves = [*tower.parameters(), *loss.parameters()]
@@ -769,7 +769,7 @@ def test_chunks_under_autocast(inside: bool) -> None:  # noqa: FBT001
 
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
         found, wanted = (gradients_of(partial(step, encode), leaves) for encode in (encode_in_chunks, by_hand))
-    # Gradients of bfloat16 weights are added up in another order.
+    # Gradients of bfloat16 weights are summed in another order.
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2**-6, atol=2**-7 * float(theirs.abs().max()))
 
@@ -812,7 +812,7 @@ def test_without_gradients_the_chunks_are_computed_once() -> None:
 
 
 def test_nothing_of_an_encoder_is_held() -> None:
-    """Numbers that autograd holds after the forward pass."""
+    """Number of entries that autograd holds after the forward pass."""
     tower, (x,) = Tower(), draw(1, rows=64)
 
     def held(encode: Callable[..., Any]) -> int:
@@ -827,7 +827,7 @@ def test_nothing_of_an_encoder_is_held() -> None:
 
 
 def test_each_chunk_is_computed_again_when_its_gradient_comes() -> None:
-    """Not before that of the last chunk is done, so that one is held at a time."""
+    """Only after the previous chunk is done, so that one is held at a time."""
     events: list[str] = []
     tower = Tower()
 
@@ -854,7 +854,7 @@ def test_an_encoder_that_changes_between_the_passes_is_an_error() -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_chunks_and_compiled_code(inside: bool) -> None:  # noqa: FBT001
-    """A compiled encoder in chunks, and a compiled step with chunks in it."""
+    """A compiled encoder in chunks, and a compiled step that contains chunks."""
     torch.compiler.reset()
     tower = Tower().layers.eval()
     encoder: Any = torch.compile(tower, fullgraph=True, backend="aot_eager") if inside else tower

@@ -1,4 +1,4 @@
-"""InfoNCE with an anchor, as an objective: exact at extreme scores, and what it learns."""
+"""InfoNCE with an anchor as an objective: precision at extreme scores, and its optimum."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COLUMNS = 6
 
 
 def anchored(scores: np.ndarray, **options: Any) -> Any:
-    """The loss of given scores: those of the unit vectors with the columns."""
+    """Loss of given scores: unit vectors against the columns."""
     objective = pnce.objectives.info_nce_anchor(n_columns=COLUMNS, nu=0.5)
     rows = np.eye(len(scores), dtype=scores.dtype)
     return pnce.contrast(rows, scores.T, objective=objective, similarity="dot", **options)
 
 
 def exactly(scores: np.ndarray, mask: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean loss and its gradient, written so that nothing cancels."""
+    """Mean loss and its gradient, without cancellation."""
     nu, n_rows = mp.mpf(0.5), sum(mask[i, i] for i in range(len(scores)))
     value, slopes = mp.mpf(0), np.zeros_like(scores)
     for i, row in enumerate(scores):
@@ -52,14 +52,14 @@ def assert_exact(scores: np.ndarray, mask: np.ndarray | None = None, **options: 
 @pytest.mark.parametrize("shift", [-300.0, -30.0, 0.0, 30.0, 300.0])
 @pytest.mark.parametrize("margin", [-60.0, 0.0, 60.0, 600.0])
 def test_extreme_scores(margin: float, shift: float, block_size: int | None) -> None:
-    """Relative errors of the loss and of each entry of the gradient, where cross-entropies would cancel to nothing."""
+    """Relative errors of the loss and of each gradient entry, where cross-entropies would lose all digits."""
     scores = RNG.normal(size=(4, COLUMNS)) + shift + margin * np.eye(4, COLUMNS)
     assert_exact(scores, block_size=block_size)
 
 
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_rows_without_negatives_and_without_positives(block_size: int | None) -> None:
-    """One without negatives has the anchor against it; one without a positive does not count."""
+    """A row without negatives competes with the anchor; a row without a positive does not count."""
     mask = RNG.random((4, COLUMNS)) < 0.7
     mask[0] = np.arange(COLUMNS) == 0
     mask[1, 1] = False
@@ -74,7 +74,7 @@ def test_rows_without_negatives_and_without_positives(block_size: int | None) ->
 @pytest.mark.parametrize("n_columns", [3, 5])
 @pytest.mark.parametrize("ratios", [(0.25, 1.75), (0.1, 9.1)])
 def test_what_it_learns_is_almost_normalised(ratios: tuple[float, float], n_columns: int) -> None:
-    """The loss of all batches that there are of two values is smallest between the log ratios and 1 / N above these."""
+    """The expected loss of two values has its minimum between the log ratios and 1 / N above."""
     noise = np.asarray([ratios[1] - 1.0, 1.0 - ratios[0]]) / (ratios[1] - ratios[0])
     data = noise * ratios
     assert data.sum() == pytest.approx(1.0)

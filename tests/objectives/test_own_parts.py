@@ -1,4 +1,4 @@
-"""A user's own similarity, pairing and objective, with every execution; and what the general entry refuses."""
+"""User-defined similarities, pairings and objectives under every execution; and the errors of `contrast`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def squared_distance(x: Any, y: Any) -> Any:
 
 
 def differentiated(loss: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
-    """Give a loss and its gradients with respect to all of its arrays."""
+    """Give a loss and its gradients by all arrays."""
     value, gradients = differentiate(loss, arrays)
     return [np.asarray(x) for x in (value, *gradients)]
 
@@ -76,7 +76,7 @@ def test_the_gradient_of_a_critics_own_parameters() -> None:
     assert np.sum(pnce.grad(loss)(weight) * direction) == pytest.approx(numeric, rel=1e-7)
 
 
-# A similarity with its pullback: the dot product, of absolute values.
+# Similarity with a pullback: the dot product of absolute values.
 ABSOLUTE = Similarity(
     prepare=lambda x, y, scale: ((abs(x) * scale,), (abs(y),)),
     scores=lambda rows, columns: rows[0] @ columns[0].T,
@@ -103,7 +103,7 @@ def test_own_parts_stream(convert: Any, block_size: int) -> None:
             lambda x, y: pnce.contrast(x, y, symmetric=True, block_size=block, **options), convert(X), convert(Y)
         )
 
-    for _ in range(2):  # the second time, compiled code must be found again
+    for _ in range(2):  # the second time, compiled code must be reused
         assert_same(found(block_size), found(None))
 
 
@@ -133,7 +133,7 @@ SQUARED_ODDS = Objective(
 def test_an_objective_with_slopes(
     convert: Any, similarity: Any, pairing: str, block_size: Any, temperature: float, *, weighted: bool, symmetric: bool
 ) -> None:
-    """Value and gradient in one pass, in blocks and tiles of every size, and with scores small and large."""
+    """Value and gradient in one pass, with blocks and tiles of every size, and small and large scores."""
     times = convert(np.asarray([0, 1, 1, 0, 2, 2]))
     chosen = pnce.pairings.labels(times, times) if pairing == "labels" else pairing
 
@@ -160,7 +160,7 @@ def test_a_queue_without_further_columns() -> None:
 
 
 def test_wrong_slopes_of_an_objective_would_be_seen() -> None:
-    """That the gradient in one pass is made of the slopes; and that an objective of one's own making is obeyed."""
+    """The one-pass gradient uses the slopes, also of a user's objective."""
     wrong = Objective(lambda row: row.log_odds, slopes=lambda row: (0.0 * row.log_odds, None, None, None))
     assert not np.any(pnce.grad(lambda x: pnce.contrast(x, Y, objective=wrong))(X))
 
@@ -214,7 +214,7 @@ REACH = RNG.random(6) + 0.5
 
 
 def pair_loss(convert: Any, *, terms: Any = (PULL, PUSH), block_size: int | None = None, **options: Any) -> Any:
-    """A function of embeddings, temperature and parameter, that gives the loss and its gradients as NumPy arrays."""
+    """Function of embeddings, temperature and parameter to the loss and its gradients as NumPy arrays."""
     pairing = Pairing(near, rows=(convert(NEAR),), columns=(convert(NEAR),), pairs=(convert(ALLOWED),))
 
     def loss(x: Any, y: Any, t: Any, reach: Any) -> Any:
@@ -225,14 +225,14 @@ def pair_loss(convert: Any, *, terms: Any = (PULL, PUSH), block_size: int | None
 
 
 def by_hand(divide_by: str, *, balance: bool) -> float:
-    """The same from the whole matrix."""
+    """The loss from the whole matrix."""
     unit_x, unit_y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (X, Y))
     scores = unit_x @ unit_y.T / 0.7
     gap = abs(NEAR[:, None] - NEAR[None, :])
     sets = (gap == 1, (gap > 1) & ALLOWED)
     sums = [np.sum(term(scores, REACH[:, None]) * members) for term, members in zip((pull, push), sets, strict=True)]
     sizes = [
-        np.sum(np.any(members, axis=1)) if divide_by == "rows" else np.sum(members)  # no term is exactly 0
+        np.sum(np.any(members, axis=1)) if divide_by == "rows" else np.sum(members)  # no loss is exactly 0
         for members in sets
     ]
     if balance:
@@ -262,7 +262,7 @@ TERMS: dict[str, tuple[Any, Any]] = {
     ],
 )
 def test_own_terms_stream(convert: Any, name: str, block_size: int, divide_by: str, *, balance: bool) -> None:
-    """One term alone too; and terms without slopes are differentiated."""
+    """Also one term alone; terms without slopes are differentiated."""
     options: dict[str, Any] = {"divide_by": divide_by, "balance": balance}
     with_slopes = tuple({pull: PULL, push: PUSH}.get(getattr(term, "value", term), term) for term in TERMS[name])
     wanted = pair_loss(convert, terms=with_slopes, **options)
@@ -274,13 +274,13 @@ def test_own_terms_stream(convert: Any, name: str, block_size: int, divide_by: s
 
 
 def test_wrong_slopes_would_be_seen() -> None:
-    """That the streamed gradient is made of the slopes, and of nothing else."""
+    """The streamed gradient uses the slopes alone."""
     wrong = Term(pull, lambda s, reach: (0.0 * s, 0.0 * s + 0.0 * reach))
     assert not np.any(pair_loss(np.asarray, terms=(wrong, None), block_size=2)[1])
 
 
 def test_parameters_of_an_objective() -> None:
-    """Numbers, arrays of one entry, and one for each row."""
+    """Numbers, arrays of one entry, and arrays with one entry per row."""
     losses = [
         pnce.contrast(X, Y, objective=Pairwise(PULL, PUSH, parameters=(reach,)))
         for reach in (1.5, np.asarray(1.5), np.asarray([1.5]), np.full(6, 1.5))
@@ -304,11 +304,11 @@ AROUND: dict[str, Callable[[Any, Any], Similarity]] = {
     "shifted": shifted_columns,
     "both": lambda inner, factors: scaled_columns(normalized(inner), factors),
 }
-"""Similarities made of another one and of factors."""
+"""Similarities composed of another one and factors."""
 
 
 def gradients_of(convert: Any, kind: str, inner: Any, block_size: int | None) -> list[np.ndarray]:
-    """Of InfoNCE, with respect to embeddings, temperature and factors."""
+    """Gradients of InfoNCE by embeddings, temperature and factors."""
 
     def loss(x: Any, y: Any, t: Any, factors: Any) -> Any:
         return pnce.info_nce(x, y, temperature=t, similarity=AROUND[kind](inner, factors), block_size=block_size)
@@ -346,7 +346,7 @@ def test_what_similarities_around_others_mean(inner: Any) -> None:
 @libraries
 @pytest.mark.parametrize("kind", ["normalized", "scaled", "shifted"])
 def test_a_critic_inside_is_a_critic(convert: Any, kind: str) -> None:
-    """Differentiated as it stands, not streamed; its like with a name gives the same numbers."""
+    """It is differentiated by the library, not streamed, and agrees with the named similarity."""
     named = gradients_of(convert, kind, "neg_sq_euclidean", None)
     assert_same(gradients_of(convert, kind, squared_distance, None), named)
     with pytest.raises(ValueError, match=r"\Ablock_size: expected None or 'auto'"):
@@ -360,7 +360,7 @@ def test_normalizing_leaves_zero_and_the_cosine_alone() -> None:
 
 
 def test_similarities_around_others_are_found_again() -> None:
-    """Those of equal parts are equal, and so is code compiled for them."""
+    """Similarities of equal parts are equal, so compiled code is reused."""
     scaled = [scaled_columns("dot", FACTORS) for _ in range(2)]
     assert (scaled[0].scores, scaled[0].pullback) == (scaled[1].scores, scaled[1].pullback)
     assert hash((scaled[0].scores, scaled[0].pullback)) == hash((scaled[1].scores, scaled[1].pullback))
@@ -387,7 +387,7 @@ def test_pairs_streamed_as_products_are_those_of_the_matrix(
     assert_same(found(2), found(None), atol=1e-14)
 
 
-# Functions of all rows, which must not be asked block by block.
+# Functions of all rows, which must not be called block by block.
 
 COUPLED: dict[str, Callable[[Any, Any], Any]] = {
     "the mean of all rows": lambda row, _: (row.log_odds - row.log_odds.mean()) ** 2,
@@ -449,7 +449,7 @@ FIVE_PAIRINGS: dict[str, Pairing] = {
 @pytest.mark.parametrize("pairing", FIVE_PAIRINGS.values(), ids=FIVE_PAIRINGS)
 @pytest.mark.parametrize("statistic", STATISTICS)
 def test_the_slopes_by_each_statistic_reach_the_scores(statistic: str, pairing: Any, block_size: Any) -> None:
-    """Against differences of the loss, whose value is that of sums spelled out."""
+    """Against finite differences of the loss."""
     rng = np.random.default_rng(17)
     x, y = rng.normal(size=(6, 3)), rng.normal(size=(7, 3))
     objective = Objective(STATISTICS[statistic], couples_rows=False)
@@ -572,7 +572,7 @@ def test_learned_arrays_that_would_get_no_gradient_are_refused(library: str) -> 
 
 
 def test_known_parameters_distinguish_weighted_objectives() -> None:
-    """Known parameters are those of one rank; others are computed from the positives of all ranks."""
+    """Known parameters belong to one rank; others are computed from the positives of all ranks."""
     inner = pnce.objectives.info_nce()
     ours, theirs = (Weighted(inner, max, label="same", known=known) for known in (False, True))
     assert ours != theirs
