@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir
 from .defaults import Arrays, Defaults, Function, Pulls, Step
 
 
-def _beside(gradient: Any, argument: Any) -> Any:
+def _on_device_of(gradient: Any, argument: Any) -> Any:
     """Gradient on the argument's device; JAX creates that of an unused argument on the default device."""
     here = getattr(argument, "sharding", None)
     if isinstance(gradient, Tracer) or isinstance(argument, Tracer) or gradient.sharding == here:
@@ -35,7 +35,7 @@ def _full_precision() -> AbstractContextManager[Any]:
     return jax.default_matmul_precision("highest") if chosen is None else nullcontext()
 
 
-def _outside(arrays: Arrays) -> AbstractContextManager[Any]:
+def _outside_trace(arrays: Arrays) -> AbstractContextManager[Any]:
     """Leave the current derivative trace if no array belongs to it.
 
     JAX's cache of compiled calls is keyed by the trace: without jit, each gradient would add one of its 4096 entries.
@@ -94,8 +94,8 @@ def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[An
     def back(static: Any, held: tuple[Arrays, Arrays], cotangents: Arrays) -> Arrays:
         arrays, outputs = held
         with _full_precision():
-            found = tuple(backward(static, arrays, outputs, cotangents))
-        return (*found, *(jnp.zeros_like(x) for x in arrays[len(found) :]))
+            result = tuple(backward(static, arrays, outputs, cotangents))
+        return (*result, *(jnp.zeros_like(x) for x in arrays[len(result) :]))
 
     bound.defvjp(forth, back)
     return bound
@@ -120,8 +120,8 @@ def _halves(*arrays: Any, functions: _Static) -> list[Any]:
     """`of_halves`, or `plainly` on a CPU; only one is lowered for a platform."""
     of_halves, plainly, _ = functions.inside
     with _full_precision():
-        found: list[Any] = jax.tree.leaves(jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves))
-    return found
+        result: list[Any] = jax.tree.leaves(jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves))
+    return result
 
 
 def _halves_types(*types: Any, functions: _Static) -> list[Any]:
@@ -264,11 +264,11 @@ def _with_gradient(function: Callable[..., Arrays]) -> Any:
         return value, constant
 
     def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
-        wanted = tuple(not isinstance(t, SymbolicZero) for t in tangents)
+        need_grad = tuple(not isinstance(t, SymbolicZero) for t in tangents)
         with _full_precision():
-            with _outside(arrays):
-                value, constant, *gradients = run(static, *arrays, need_grad=any(wanted) and wanted)
-            pairs = zip(gradients, tangents, wanted, strict=False)
+            with _outside_trace(arrays):
+                value, constant, *gradients = run(static, *arrays, need_grad=any(need_grad) and need_grad)
+            pairs = zip(gradients, tangents, need_grad, strict=False)
             products = [jnp.vdot(g, t) for g, t, own in pairs if own and g is not None]
         slope = jnp.reshape(sum(products), value.shape) if products else jnp.zeros_like(value)
         constant = jax.lax.stop_gradient(constant)
@@ -291,7 +291,7 @@ class JaxAdapter(Defaults):
         self._bound: dict[Function, Function] = {}  # compiled functions
         self._static = lru_cache(_STATICS)(_Static)
 
-    def _kept(self, function: Function, compiled: Callable[[], Function]) -> Function:
+    def _cached(self, function: Function, compiled: Callable[[], Function]) -> Function:
         """Result of `compiled`, cached by function.
 
         Equal statics are replaced by the first one, so that JAX's caches do not grow with each call.
@@ -330,7 +330,7 @@ class JaxAdapter(Defaults):
         def value_and_gradient(*arguments: Any, **options: Any) -> tuple[Any, Any]:
             value, gradient = transformed(*arguments, **options)
             chosen = arguments[argnums] if isinstance(argnums, int) else tuple(arguments[n] for n in argnums)
-            return value, jax.tree.map(_beside, gradient, chosen)
+            return value, jax.tree.map(_on_device_of, gradient, chosen)
 
         return value_and_gradient
 
@@ -343,18 +343,18 @@ class JaxAdapter(Defaults):
         return jnp.matmul(x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
 
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
-        found = _halves_p.bind(*arrays, functions=_Static((of_halves, plainly, pulls or {})))
-        return found[0] if pulls else tuple(found)
+        result = _halves_p.bind(*arrays, functions=_Static((of_halves, plainly, pulls or {})))
+        return result[0] if pulls else tuple(result)
 
     def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
         if not exact:
-            return self._kept(forward, lambda: _by_rule(_opened(forward), _opened(backward)))
+            return self._cached(forward, lambda: _by_rule(_opened(forward), _opened(backward)))
         # JAX ignores `backward` and differentiates the checkpointed scan, in either mode, in the same memory.
         # Without jit an eager call would retrace its scans every time.
-        return self._kept(forward, lambda: jax.jit(_opened(forward), static_argnums=0))
+        return self._cached(forward, lambda: jax.jit(_opened(forward), static_argnums=0))
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
-        return self._kept(function, lambda: _with_gradient(function))
+        return self._cached(function, lambda: _with_gradient(function))
 
     def linear_map(self, linear: Any, x: Any) -> Any:
         return _mapped(linear, x)
@@ -385,11 +385,11 @@ class JaxAdapter(Defaults):
 
         blocks = tuple(jnp.reshape(x[: count * block], (count, block, *x.shape[1:])) for x in xs)
         carry, stacked = jax.lax.scan(body, init, (jnp.arange(count) * block, *blocks))
-        found = tuple(jnp.reshape(x, (-1, *x.shape[2:])) for x in stacked)
+        result = tuple(jnp.reshape(x, (-1, *x.shape[2:])) for x in stacked)
         if length % block:
             carry, rest = step(carry, tuple(x[count * block :] for x in xs), count * block)
-            found = tuple(jnp.concatenate(pair) for pair in zip(found, rest, strict=True))
-        return carry, found
+            result = tuple(jnp.concatenate(pair) for pair in zip(result, rest, strict=True))
+        return carry, result
 
 
 adapter = JaxAdapter

@@ -19,9 +19,9 @@ CHUNK = 64
 """Number of terms of an inner sum in `sum_along`."""
 
 
-def _filled(found: Sequence[Array | None], arrays: Sequence[Array]) -> list[Array]:
+def _filled(cotangents: Sequence[Array | None], arrays: Sequence[Array]) -> list[Array]:
     """One cotangent per array in its dtype, as MLX requires; zeros in place of None."""
-    given = [*found, *[None] * (len(arrays) - len(found))]
+    given = [*cotangents, *[None] * (len(arrays) - len(cotangents))]
     return [mx.zeros_like(x) if g is None else g.astype(x.dtype) for g, x in zip(given, arrays, strict=True)]
 
 
@@ -79,9 +79,9 @@ class MlxAdapter(Defaults):
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices, the default first. In MLX, functions have a device, arrays have none."""
-        found = [str(kind.name) for kind in (mx.gpu, mx.cpu) if mx.is_available(mx.Device(kind))]
+        names = [str(kind.name) for kind in (mx.gpu, mx.cpu) if mx.is_available(mx.Device(kind))]
         default = str(mx.default_device().type.name)
-        return tuple(sorted(found, key=lambda name: name != default))
+        return tuple(sorted(names, key=lambda name: name != default))
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -128,29 +128,29 @@ class MlxAdapter(Defaults):
         return bound
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Array, Array]]:
-        def run(static: Any, arrays: Arrays, wanted: tuple[bool, ...]) -> Arrays:
+        def run(static: Any, arrays: Arrays, need_grad: tuple[bool, ...]) -> Arrays:
             places: list[int] = []  # positions of arrays with a gradient
 
             def forth(arrays: Arrays) -> Arrays:
                 with not_differentiated():
-                    value, constant, *gradients = function(static, *arrays, need_grad=wanted)
+                    value, constant, *gradients = function(static, *arrays, need_grad=need_grad)
                 places[:] = [k for k, g in enumerate(gradients) if g is not None]
                 return value, mx.stop_gradient(constant), *(gradients[k] for k in places)
 
             def back(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> list[Array]:
                 primals, chosen = tuple(primals), tuple(places)
-                found: list[Array | None] = [None] * len(primals)
+                result: list[Array | None] = [None] * len(primals)
                 for k, g in zip(chosen, _gradients(function, static, chosen, primals, tuple(outputs[2:])), strict=True):
-                    found[k] = mx.reshape(cotangents[0] * g, g.shape)
-                return _filled(found, primals)
+                    result[k] = mx.reshape(cotangents[0] * g, g.shape)
+                return _filled(result, primals)
 
-            one_by_one = _vectorised(lambda arrays: run(static, arrays, wanted))
+            one_by_one = _vectorised(lambda arrays: run(static, arrays, need_grad))
             return tuple(ruled(forth, vjp=back, vmap=one_by_one)(arrays))
 
         def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
-            wanted = tuple(_is_floating(x) and is_traced(x) for x in arrays)
-            if any(wanted):
-                value, constant, *_ = run(static, arrays, wanted)
+            need_grad = tuple(_is_floating(x) and is_traced(x) for x in arrays)
+            if any(need_grad):
+                value, constant, *_ = run(static, arrays, need_grad)
             else:
                 value, constant = function(static, *arrays, need_grad=False)
             return value, constant
@@ -196,8 +196,8 @@ def _gradients(function: Function, static: Any, places: tuple[int, ...], arrays:
     """Computed gradients as functions of the arrays, with the second derivatives of `function`."""
 
     def chosen(*arrays: Array) -> list[Array]:
-        found = function(static, *arrays, need_grad=tuple(k in places for k in range(len(arrays))))[2:]
-        return [found[k] for k in places]
+        result = function(static, *arrays, need_grad=tuple(k in places for k in range(len(arrays))))[2:]
+        return [result[k] for k in places]
 
     def forth(arrays: Arrays, gradients: Arrays) -> Arrays:
         return gradients
@@ -206,14 +206,14 @@ def _gradients(function: Function, static: Any, places: tuple[int, ...], arrays:
         arrays, gradients = primals
         floating, of_these = of_floating(chosen, arrays, _is_floating)
         _, products = mx.vjp(of_these, list(floating.values()), list(cotangents))
-        found = dict(zip(floating, products, strict=True))
-        return [*_filled([found.get(k) for k in range(len(arrays))], arrays), *map(mx.zeros_like, gradients)]
+        result = dict(zip(floating, products, strict=True))
+        return [*_filled([result.get(k) for k in range(len(arrays))], arrays), *map(mx.zeros_like, gradients)]
 
     def push(primals: tuple[Arrays, Arrays], tangents: tuple[Arrays, Arrays]) -> list[Array]:
         floating, of_these = of_floating(chosen, primals[0], _is_floating)
         directions = [mx.zeros_like(x) if tangents[0][k] is None else tangents[0][k] for k, x in floating.items()]
-        _, found = mx.jvp(of_these, list(floating.values()), directions)
-        return list(found)
+        _, result = mx.jvp(of_these, list(floating.values()), directions)
+        return list(result)
 
     one_by_one = _vectorised(lambda both: _gradients(function, static, places, *both))
     return tuple(ruled(forth, vjp=back, jvp=push, vmap=one_by_one)(arrays, gradients))

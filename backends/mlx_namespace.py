@@ -91,13 +91,13 @@ def full_like(x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = 
     return mx.full_like(x, fill_value, dtype, stream=device)
 
 
-def _indices(found: Array) -> Array:
+def _indices(result: Array) -> Array:
     """Constant indices of the index dtype.
 
     For indices computed from a differentiated array, MLX raises "[gather] Cannot calculate VJP with respect to indices.
     Use stop_gradient on indices".
     """
-    return mx.stop_gradient(found.astype(_INDEX))
+    return mx.stop_gradient(result.astype(_INDEX))
 
 
 def _place(name: str) -> Function:
@@ -129,8 +129,8 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """`sort` with `descending` and `stable`, which MLX's lacks."""
-    found = mx.sort(x, axis=axis)
-    return mx.flip(found, axis=axis) if descending else found
+    result = mx.sort(x, axis=axis)
+    return mx.flip(result, axis=axis) if descending else result
 
 
 def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
@@ -142,11 +142,11 @@ def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array |
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """`cumulative_sum` with `include_initial`, which MLX's lacks."""
     axis = 0 if axis is None else axis
-    found = mx.cumsum(x if dtype is None else mx.astype(x, dtype), axis=axis)
+    result = mx.cumsum(x if dtype is None else mx.astype(x, dtype), axis=axis)
     if not include_initial:
-        return found
-    first = mx.zeros_like(mx.take(found, mx.array([0]), axis=axis))
-    return mx.concat([first, found], axis=axis)
+        return result
+    first = mx.zeros_like(mx.take(result, mx.array([0]), axis=axis))
+    return mx.concat([first, result], axis=axis)
 
 
 def eigh(x: Array, /) -> tuple[Array, Array]:

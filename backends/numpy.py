@@ -41,10 +41,10 @@ class NumpyAdapter(TapeAdapter):
         if g.ndim == 1:
             return np.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
         order = np.argsort(numbers, kind="stable")
-        found, starts = np.unique(numbers[order], return_index=True)
+        result, starts = np.unique(numbers[order], return_index=True)
         total = np.zeros((size + 1, *g.shape[1:]), dtype=g.dtype)
-        if found.size:
-            total[found] = np.add.reduceat(g[order].astype(np.float64), starts, axis=0)
+        if result.size:
+            total[result] = np.add.reduceat(g[order].astype(np.float64), starts, axis=0)
         return total[1:]
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:

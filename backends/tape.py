@@ -127,8 +127,8 @@ class TapeArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001  (NumPy's protocol)
         plain = _as_constant(self, "a plain array")
-        found = plain.__array__() if dtype is None else plain.__array__(dtype)
-        return found.copy() if copy else found
+        result = plain.__array__() if dtype is None else plain.__array__(dtype)
+        return result.copy() if copy else result
 
     def __getitem__(self, key: Any) -> Any:
         if not all(map(_is_basic, key if isinstance(key, tuple) else (key,))):
@@ -593,8 +593,8 @@ def _rearrangement(function: Callable[[Sequence[Any]], Array], count: int) -> Pr
             numbers = [base.zeros_like(strip(x), dtype=base.int64) if hasattr(x, "shape") else 0 for x in leaves]
             own = base.arange(1, size + 1, dtype=base.int64, device=_device_of(strip(leaves[k])))
             numbers[k] = base.reshape(own, shape)
-            found = base.reshape(function(numbers), (-1,))
-            return _fit(xp, xp.reshape(xp.add_at(xp.reshape(g, (-1,)), found, size), shape), leaves[k])
+            moved = base.reshape(function(numbers), (-1,))
+            return _fit(xp, xp.reshape(xp.add_at(xp.reshape(g, (-1,)), moved, size), shape), leaves[k])
 
         return pullback
 
@@ -1033,8 +1033,8 @@ def _backward(namespace: TapeNamespace, output: TapeArray, leaves: Sequence[Tape
             for x, g in zip(node.variables.values(), node.pullback(cotangents.pop(node)), strict=True):
                 if g is not None:
                     add(x, g)
-    found = [cotangents.get(leaf.node, [None])[0] for leaf in leaves]
-    return [namespace.zeros_like(leaf.value) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
+    result = [cotangents.get(leaf.node, [None])[0] for leaf in leaves]
+    return [namespace.zeros_like(leaf.value) if g is None else g for leaf, g in zip(leaves, result, strict=True)]
 
 
 class TapeAdapter(Defaults):
@@ -1118,44 +1118,44 @@ class TapeAdapter(Defaults):
                 filled = [space.zeros_like(out) if g is None else g for g, out in zip(cotangents, outputs, strict=True)]
                 lifted = space.lift_like(*values, *outputs, *filled)
                 n, m = len(values), len(outputs)
-                found = backward(static, tuple(lifted[:n]), tuple(lifted[n : n + m]), tuple(lifted[n + m :]))
-                return [found[k] if k < len(found) else None for k in variables]
+                result = backward(static, tuple(lifted[:n]), tuple(lifted[n : n + m]), tuple(lifted[n + m :]))
+                return [result[k] if k < len(result) else None for k in variables]
 
             return recorded(top, outputs, variables, pullback)
 
         return bound
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Array, Array]]:
-        def run(static: Any, arrays: Sequence[Array], *, wanted: tuple[bool, ...]) -> tuple[Array | None, ...]:
+        def run(static: Any, arrays: Sequence[Array], *, need_grad: tuple[bool, ...]) -> tuple[Array | None, ...]:
             top, values, variables = opened(arrays)
             if top is None:
-                return function(static, *arrays, need_grad=any(wanted) and wanted)
+                return function(static, *arrays, need_grad=any(need_grad) and need_grad)
             space = top.namespace
-            outputs = run(static, values, wanted=tuple(own or k in variables for k, own in enumerate(wanted)))
+            outputs = run(static, values, need_grad=tuple(own or k in variables for k, own in enumerate(need_grad)))
             gradients = outputs[2:]
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
                 first, _, *second = cotangents
-                found: list[Array | None] = [None] * len(values)
+                result: list[Array | None] = [None] * len(values)
                 if first is not None:
                     # Skip the product with cotangent 1, that of a loss that is differentiated itself.
                     plainly = self.reads_values and not isinstance(first, TapeArray) and float(first[0]) == 1.0
-                    found[: len(gradients)] = [
+                    result[: len(gradients)] = [
                         g if plainly or g is None else space.reshape(space.multiply(first, g), g.shape)
                         for g in gradients
                     ]
                 if any(g is not None for g in second):
                     of_gradients = functools.partial(function, static, need_grad=True)
                     products = self._products(space, of_gradients, values, second)
-                    found[: len(products)] = [
-                        a if b is None else space.add(a, b) for a, b in zip(products, found, strict=False)
+                    result[: len(products)] = [
+                        a if b is None else space.add(a, b) for a, b in zip(products, result, strict=False)
                     ]
-                return [found[k] for k in variables]
+                return [result[k] for k in variables]
 
-            return recorded(top, outputs if any(wanted) else outputs[:2], variables, pullback)
+            return recorded(top, outputs if any(need_grad) else outputs[:2], variables, pullback)
 
         def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
-            value, constant = run(static, arrays, wanted=(False,) * len(arrays))
+            value, constant = run(static, arrays, need_grad=(False,) * len(arrays))
             return value, self.stop_gradient(constant)
 
         return bound
@@ -1164,8 +1164,8 @@ class TapeAdapter(Defaults):
         """Hessian-vector products: the gradient of the inner products of gradients and vectors."""
 
         def total(*arrays: Array) -> Array:
-            found = function(*arrays)[2:]
-            terms = [space.sum(space.multiply(g, v)) for g, v in zip(found, vectors, strict=True) if v is not None]
+            result = function(*arrays)[2:]
+            terms = [space.sum(space.multiply(g, v)) for g, v in zip(result, vectors, strict=True) if v is not None]
             return functools.reduce(space.add, terms)
 
         products: Arrays = self.value_and_grad(total, argnums=tuple(range(len(vectors))))(*values)[1]

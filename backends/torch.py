@@ -33,9 +33,9 @@ class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that copies results, so that the engine may overwrite them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Arrays = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        is_new = isinstance(found, torch.Tensor) and func._schema.returns[0].alias_info is None  # noqa: SLF001
-        return found.clone() if is_new else found
+        result = func(*args, **(kwargs or {}))
+        is_new = isinstance(result, torch.Tensor) and func._schema.returns[0].alias_info is None  # noqa: SLF001
+        return result.clone() if is_new else result
 
 
 def _overwritable() -> AbstractContextManager[Any]:
@@ -53,26 +53,26 @@ def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangen
     directions = tuple(torch.zeros_like(x) if given.get(k) is None else given[k] for k, x in floating.items())
     # Contiguous, since a tangent takes its tensor's strides, which fails for broadcast tensors.
     primals = tuple(x.contiguous() for x in floating.values())
-    found: Any
+    result: Any
     with _without_autocast(primals[0].device.type):
         try:
-            found = torch.func.jvp(of_these, primals, directions)
+            result = torch.func.jvp(of_these, primals, directions)
         except RuntimeError as error:
             if "Nested forward mode" not in str(error):
                 raise
         else:
-            return tuple(found[1])
+            return tuple(result[1])
         # Within torch.autograd.forward_ad: transpose the pullback, which is linear in the cotangents.
-        found = torch.func.vjp(of_these, *primals)
-        outputs, pullback = found
-        found = torch.func.vjp(pullback, tuple(torch.zeros_like(x) for x in outputs))
-        return tuple(found[1](directions)[0])
+        result = torch.func.vjp(of_these, *primals)
+        outputs, pullback = result
+        result = torch.func.vjp(pullback, tuple(torch.zeros_like(x) for x in outputs))
+        return tuple(result[1](directions)[0])
 
 
 def _times(gradient: Any, cotangent: Any) -> Any:
     """Gradient times the cotangent (1,) of the value, in the shape of the gradient."""
-    found = cotangent * gradient
-    return found if gradient.dim() else found.reshape(())
+    result = cotangent * gradient
+    return result if gradient.dim() else result.reshape(())
 
 
 # Differentiation rules: callables of tensors with the tensors to save (`keep`), a pullback (`pull`) and a pushforward
@@ -82,7 +82,7 @@ def _times(gradient: Any, cotangent: Any) -> Any:
 class _ClosedForm:
     """`forward(static, *arrays)` with the gradient `backward(static, arrays, outputs, cotangents)`."""
 
-    shown = None
+    n_outputs = None
 
     def __init__(self, forward: Callable[..., Arrays], backward: Function, static: Any, count: int) -> None:
         self.function, self.backward, self.static, self.count = forward, backward, static, count
@@ -98,10 +98,10 @@ class _ClosedForm:
         with _without_autocast(tensors[0].device.type):
             # A compiled backward pass is never recorded, and cannot contain an autograd function.
             if torch.compiler.is_dynamo_compiling() or not (recorded(tensors) or transformed(tensors)):
-                found = adjoint(*tensors)
+                result = adjoint(*tensors)
             else:
-                found = _Transformed.apply(adjoint, *tensors)  # type: ignore[no-untyped-call]
-        return (*found, *(None for _ in range(self.count - len(found))))
+                result = _Transformed.apply(adjoint, *tensors)  # type: ignore[no-untyped-call]
+        return (*result, *(None for _ in range(self.count - len(result))))
 
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
         return _directional(self, saved[: self.count], tangents)
@@ -113,7 +113,7 @@ class _Adjoint:
     torch.func records every backward pass; recording a streamed one would hold the whole score matrix.
     """
 
-    shown = None
+    n_outputs = None
 
     def __init__(self, form: _ClosedForm, cotangents: int) -> None:
         self.form, self.cotangents = form, cotangents
@@ -129,8 +129,8 @@ class _Adjoint:
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
         floating, of_these = of_floating(self, saved, torch.is_floating_point)
         result: Any = torch.func.vjp(of_these, *floating.values())
-        found = dict(zip(floating, result[1](cotangents), strict=True))
-        return tuple(found.get(k) for k in range(len(saved)))
+        cotangent_of = dict(zip(floating, result[1](cotangents), strict=True))
+        return tuple(cotangent_of.get(k) for k in range(len(saved)))
 
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
         return _directional(self, saved, tangents)
@@ -143,7 +143,7 @@ class _Value:
     block by block.
     """
 
-    shown: int | None = None
+    n_outputs: int | None = None
 
     def __init__(self, function: Callable[..., Arrays], static: Any, count: int, need_grad: Any) -> None:
         self.function, self.static, self.count, self.need_grad = function, static, count, need_grad
@@ -163,13 +163,13 @@ class _Value:
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
         first, _, *second = cotangents
         arrays, gradients = saved[: self.count], saved[self.count :]
-        found: list[Any] = [None] * self.count
+        result: list[Any] = [None] * self.count
         if first is not None:
-            found[: len(gradients)] = [g if g is None else _times(g, first) for g in gradients]
+            result[: len(gradients)] = [g if g is None else _times(g, first) for g in gradients]
         if any(g is not None for g in second):
             products = self.products(arrays, second)
-            found[: len(products)] = [a if b is None else a + b for a, b in zip(products, found, strict=False)]
-        return tuple(found)
+            result[: len(products)] = [a if b is None else a + b for a, b in zip(products, result, strict=False)]
+        return tuple(result)
 
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
         arrays, gradients = saved[: self.count], saved[self.count :]
@@ -181,7 +181,7 @@ class _Value:
 class _ValueOnce(_Value):
     """`_Value` for torch.compile, which differentiates once: gradients are saved, not returned."""
 
-    shown = 2
+    n_outputs = 2
 
     def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
         ctx.mark_non_differentiable(outputs[1])
@@ -194,7 +194,7 @@ class _ValueOnce(_Value):
 class _LinearMap:
     """`linear(x)` with the transpose `linear.transposed()`."""
 
-    shown = None
+    n_outputs = None
 
     def __init__(self, linear: Any) -> None:
         self.linear = linear
@@ -228,7 +228,7 @@ class _Recorded(torch.autograd.Function):
         outputs: Arrays = rule(*arrays)
         ctx.rule = rule
         ctx.save_for_backward(*rule.keep(ctx, arrays, outputs))
-        return outputs if rule.shown is None else outputs[: rule.shown]
+        return outputs if rule.n_outputs is None else outputs[: rule.n_outputs]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Arrays:
@@ -352,10 +352,10 @@ class TorchAdapter(Defaults):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        found = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        result = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
         if torch.backends.mps.is_available():
-            found.append("mps")
-        return tuple(found)
+            result.append("mps")
+        return tuple(result)
 
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()
@@ -509,26 +509,26 @@ class TorchAdapter(Defaults):
         if compiled and not isinstance(block, tuple):
             return step(init, xs, 0)
         length = xs[0].shape[0]
-        found: Arrays = ()
+        result: Arrays = ()
 
         def filling(carry: Arrays, tiles: Arrays, start: int) -> tuple[Arrays, Arrays]:
             """Step that writes its outputs into whole arrays, unless they are recorded or from a single block.
 
             A list of small outputs would fragment the heap between the large tiles.
             """
-            nonlocal found
+            nonlocal result
             carry, out = step(carry, tiles, start)
             stop = start + tiles[0].shape[0]
             if compiled or stop - start == length or recorded(out) or transformed(out):
                 return carry, out
             if not start:
-                found = tuple(x.new_empty((length, *x.shape[1:])) for x in out)
-            for whole, x in zip(found, out, strict=True):
+                result = tuple(x.new_empty((length, *x.shape[1:])) for x in out)
+            for whole, x in zip(result, out, strict=True):
                 whole[start:stop] = x
             return carry, ()
 
         carry, parts = super().scan(filling, init, xs, block)
-        return carry, parts or found
+        return carry, parts or result
 
 
 adapter = TorchAdapter

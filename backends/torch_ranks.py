@@ -25,11 +25,11 @@ def _gather_equal(x: Any, group: Any, size: int) -> Any:
 
         together = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
         return together(x, 0, group)
-    found = x.new_empty((size * x.shape[0], *x.shape[1:]))
+    result = x.new_empty((size * x.shape[0], *x.shape[1:]))
     # Renamed in torch 2.13, which deprecates the old name.
     gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
-    gather(found, x.contiguous(), group=group)
-    return found
+    gather(result, x.contiguous(), group=group)
+    return result
 
 
 def _scatter_equal(x: Any, group: Any, size: int) -> Any:
@@ -39,10 +39,10 @@ def _scatter_equal(x: Any, group: Any, size: int) -> Any:
 
         apart = getattr(functional, "reduce_scatter_single", None) or functional.reduce_scatter_tensor
         return apart(x, "sum", 0, group)
-    found = x.new_empty((x.shape[0] // size, *x.shape[1:]))
+    result = x.new_empty((x.shape[0] // size, *x.shape[1:]))
     scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
-    scatter(found, x.contiguous(), group=group)
-    return found
+    scatter(result, x.contiguous(), group=group)
+    return result
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class GroupRanks:
             return _gather_equal(x, self.group, self.size)
         padded = x.new_zeros((longest, *x.shape[1:]))
         padded[: x.shape[0]] = x
-        found = _gather_equal(padded, self.group, self.size)
-        return torch.cat([found[k * longest : k * longest + count] for k, count in enumerate(counts)])
+        result = _gather_equal(padded, self.group, self.size)
+        return torch.cat([result[k * longest : k * longest + count] for k, count in enumerate(counts)])
 
     def reduce_scatter(self, x: Any, counts: Sequence[int]) -> Any:
         longest = max(counts)
@@ -75,17 +75,17 @@ class GroupRanks:
             from torch.distributed._functional_collectives import all_reduce  # noqa: PLC0415
 
             return all_reduce(x, "max" if largest else "sum", self.group)
-        found = x.clone(memory_format=torch.contiguous_format)
+        result = x.clone(memory_format=torch.contiguous_format)
         kind: Any = distributed.ReduceOp.MAX if largest else distributed.ReduceOp.SUM
-        distributed.all_reduce(found, op=kind, group=self.group)
-        return found
+        distributed.all_reduce(result, op=kind, group=self.group)
+        return result
 
     def tell(self, numbers: Sequence[int]) -> list[list[int]]:
         config = distributed.get_backend_config(self.group)  # as in "cpu:gloo,cuda:nccl"
         device = "cpu" if "cpu" in config else torch.device("cuda")
-        told = torch.tensor([list(numbers)], dtype=torch.int64, device=device)
-        found: list[list[int]] = _gather_equal(told, self.group, self.size).tolist()
-        return found
+        sent = torch.tensor([list(numbers)], dtype=torch.int64, device=device)
+        result: list[list[int]] = _gather_equal(sent, self.group, self.size).tolist()
+        return result
 
 
 def communicator(group: Any) -> GroupRanks | None:

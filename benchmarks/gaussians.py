@@ -78,7 +78,7 @@ def u_from(scores: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def unnormalised(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    """The mean of the scores of pairs with InfoNCE's gradient: what a log ratio up to a function of x is worth."""
+    """Mean positive score with InfoNCE's gradient, a log ratio up to a function of x."""
     bound, plain = bounds.info_nce(scores), scores.diagonal().mean()
     value: torch.Tensor = plain.detach() + bound - bound.detach()
     return value
@@ -99,7 +99,7 @@ class Mine:
 
 @dataclass(frozen=True)
 class Estimator:
-    """An estimator: what it bounds on a finite batch, how it is made, and what it learns beside the critic.
+    """Estimator: its kind of bound on a finite batch, its computation, and what it learns besides the critic.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Estimator:
         "separable", "cosine": f(x) · h(y) / (τ |f(x)| |h(y)|), or what is known instead of trained: "conditional",
         log p(y | x), or "ratio", log p(y | x) / p(y).
     second : str
-        What makes the second argument: nothing, a network of "x" or of "xy", or "earlier", `u_from` the batch before.
+        Source of the second argument: none, a network of "x" or of "xy", or "earlier", `u_from` the previous batch.
     """
 
     name: str
@@ -129,12 +129,12 @@ class Estimator:
 
 
 def of_scores(bound: Callable[[torch.Tensor], Any]) -> Callable[[], Bound]:
-    """Give what an estimator is made by, where the bound is one of the scores alone."""
+    """Give the computation of an estimator from a bound of the scores alone."""
     return lambda: lambda scores, _: bound(scores)
 
 
 def interpolated(alpha: float) -> Callable[[], Bound]:
-    """Give what the interpolated bound is made by."""
+    """Give the computation of the interpolated bound."""
     return lambda: lambda scores, baseline: bounds.interpolated(scores, alpha, baseline)
 
 

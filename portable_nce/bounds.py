@@ -107,7 +107,7 @@ def info_nce(
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows.
+        If `scores` is not a matrix with N ≥ K.
 
     See Also
     --------
@@ -204,8 +204,8 @@ def info_nce_anchor(
     TypeError
         If `scores` is not a real floating-point array, or `nu` not a number.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two, `nu` not a positive finite
-        float32 number, or `form` not one of the listed values.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2, `nu` not a positive finite float32 number, or `form` not one
+        of the listed values.
 
     See Also
     --------
@@ -280,7 +280,7 @@ def dual_critic(
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2.
 
     References
     ----------
@@ -341,7 +341,7 @@ def dual(
     TypeError
         If an argument is not a real floating-point array, or has another library or dtype.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `u` has another shape.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2, or `u` has another shape.
 
     References
     ----------
@@ -411,7 +411,7 @@ def flo(
     TypeError
         If an argument is not a real floating-point array, or has another library or dtype.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `u` has another shape.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2, or `u` has another shape.
 
     See Also
     --------
@@ -472,7 +472,7 @@ def fdv(
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2.
 
     References
     ----------
@@ -521,7 +521,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2.
 
     See Also
     --------
@@ -664,7 +664,7 @@ def nwj(
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2.
 
     References
     ----------
@@ -880,7 +880,7 @@ def js(
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2.
 
     See Also
     --------
@@ -941,7 +941,7 @@ def js_mi(
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2.
 
     References
     ----------
@@ -1001,7 +1001,7 @@ def smile(
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `clip` is not positive.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2, or `clip` is not positive.
 
     References
     ----------
@@ -1062,7 +1062,7 @@ def club(
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+        If `scores` is not a matrix with N ≥ K and N ≥ 2.
 
     References
     ----------
@@ -1295,10 +1295,10 @@ def standard_error(bound: Callable[..., Any], scores: ArrayOf[ArrayT], /, *, gro
         stays = xp.logical_or(numbers < first, numbers >= end)
         values.append(_one_number(bound(scores, mask=xp.logical_and(stays[:, None], stays[None, :]))))
         kept.append(float(pairs - (end - first)))
-    found = xp.stack(values)
-    infinite = xp.isinf(found)
-    found = xp.where(infinite, xp.zeros_like(found), found)
-    influence = xp.asarray(kept, dtype=found.dtype, device=device_of(scores)) * (found[0] - found[1:])
+    result = xp.stack(values)
+    infinite = xp.isinf(result)
+    result = xp.where(infinite, xp.zeros_like(result), result)
+    influence = xp.asarray(kept, dtype=result.dtype, device=device_of(scores)) * (result[0] - result[1:])
     squares = (influence - sum_to_scalar(xp, influence) / groups) ** 2
     error = safe_sqrt(xp, groups * sum_to_scalar(xp, squares) / (groups - 1)) / pairs
     return finish(xp, xp.where(xp.any(infinite), xp.full_like(error, math.inf), error), dtype, "mean")
@@ -1335,7 +1335,7 @@ def log_n_ceiling(
     TypeError
         If `scores` is neither an integer nor a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows, or an integer below 1.
+        If `scores` is not a matrix with N ≥ K, or an integer below 1.
 
     References
     ----------
@@ -1353,9 +1353,9 @@ def log_n_ceiling(
         if number < 1:
             raise ValueError(f"scores: expected at least one column, got {number}")
         if positives is not None or mask is not None:
-            name, found = ("mask", mask) if positives is None else ("positives", positives)
+            name, result = ("mask", mask) if positives is None else ("positives", positives)
             raise ValueError(
-                f"{name}: expected None with a number of columns, got {type(found).__name__}; pass the score matrix"
+                f"{name}: expected None with a number of columns, got {type(result).__name__}; pass the score matrix"
             )
         return math.log(number)
     if not is_array(scores):
@@ -1385,8 +1385,8 @@ def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
 def _one_number(value: Any) -> Array:
     """Value of a bound, checked to be one number."""
     if not is_array(value) or tuple(value.shape):
-        found = f"shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
-        raise ValueError(f"bound: expected a function of scores and mask to one number, got {found}")
+        result = f"shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
+        raise ValueError(f"bound: expected a function of scores and mask to one number, got {result}")
     return value
 
 

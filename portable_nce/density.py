@@ -140,11 +140,13 @@ def local_nce(
     >>> pnce.density.local_nce(data, noise, -1.5, -1.5)
     array(1.58799...)
     """
-    given = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
-    xp, number = given.xp, given.number()
+    checked = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
+    xp, number = checked.xp, checked.number()
     some = number > 0
     log_k = xp.where(some, xp.log(xp.where(some, number, xp.ones_like(number))), -math.inf)
-    return given.binary(given.data - log_k - given.data_q, given.noise - xp.expand_dims(log_k, axis=1) - given.noise_q)
+    return checked.binary(
+        checked.data - log_k - checked.data_q, checked.noise - xp.expand_dims(log_k, axis=1) - checked.noise_q
+    )
 
 
 def negative_sampling(
@@ -200,8 +202,8 @@ def negative_sampling(
     >>> pnce.density.negative_sampling(np.asarray([2.0, 1.0]), np.asarray([[-1.0, 0.0], [-2.0, 0.5]]))
     array(1.27380...)
     """
-    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    return given.binary(given.data, given.noise)
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    return checked.binary(checked.data, checked.noise)
 
 
 def ranking_nce(
@@ -292,8 +294,8 @@ def ranking_nce(
             f"{name}: expected the log-density of the noise as in the other argument, or None in both; got None"
         )
     log_q = (0.0, 0.0) if data_log_q is None else (data_log_q, noise_log_q)
-    given = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
-    return given.ranking(given.data - given.data_q, given.noise - given.noise_q)
+    checked = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
+    return checked.ranking(checked.data - checked.data_q, checked.noise - checked.noise_q)
 
 
 def info_nce_anchor(
@@ -369,9 +371,9 @@ def info_nce_anchor(
     1.355908
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
-    given = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
-    pairs = given.as_pairs(given.data - given.data_q, given.noise - given.noise_q)
-    return given.reduced(pairs.of_counted(info_nce_anchor_losses(pairs, nu)), pairs.counted)
+    checked = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
+    pairs = checked.as_pairs(checked.data - checked.data_q, checked.noise - checked.noise_q)
+    return checked.reduced(pairs.of_counted(info_nce_anchor_losses(pairs, nu)), pairs.counted)
 
 
 def nre_a(
@@ -433,10 +435,10 @@ def nre_a(
     >>> round(float(pnce.density.nre_a(own, others)), 6)
     0.373474
     """
-    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    xp = given.xp
-    noise_mean, counted = given.mean(softplus(xp, given.masked(given.noise)))
-    return given.reduced(0.5 * softplus(xp, -given.data) + 0.5 * noise_mean, counted)
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    xp = checked.xp
+    noise_mean, counted = checked.mean(softplus(xp, checked.masked(checked.noise)))
+    return checked.reduced(0.5 * softplus(xp, -checked.data) + 0.5 * noise_mean, counted)
 
 
 def nre_b(
@@ -498,8 +500,8 @@ def nre_b(
     >>> round(float(pnce.density.nre_b(own, others)), 6)
     0.337221
     """
-    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    return given.ranking(given.data, given.noise)
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    return checked.ranking(checked.data, checked.noise)
 
 
 def nre_c(
@@ -572,14 +574,14 @@ def nre_c(
     """
     if not (is_number(gamma) and gamma == math.inf):
         gamma = check_number("gamma", gamma, above=0.0, limits=SINGLE)
-    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    xp, pairs = given.xp, given.as_pairs(given.data, given.noise)
-    nothing = xp.zeros_like(given.data)
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    xp, pairs = checked.xp, checked.as_pairs(checked.data, checked.noise)
+    nothing = xp.zeros_like(checked.data)
     # ν = k / γ. For γ = ∞, log ν is below any score, so that its exponential is negligible.
     log_nu = nothing - _LOWEST if gamma == math.inf else pairs.log_number() - xp.log(nothing + gamma)
     paired, anchored = anchored_losses(pairs, log_nu)
     losses = paired if gamma == math.inf else (paired * gamma + anchored) / (1.0 + gamma)
-    return given.reduced(pairs.of_counted(losses), pairs.counted)
+    return checked.reduced(pairs.of_counted(losses), pairs.counted)
 
 
 def balance_penalty(
@@ -634,12 +636,12 @@ def balance_penalty(
     >>> round(float(pnce.density.balance_penalty(own, others)), 6)
     0.033701
     """
-    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights)
-    xp = given.xp
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights)
+    xp = checked.xp
     # σ(s) - 1 = -σ(-s) avoids cancellation: for a good classifier both terms are small.
-    noise_mean, counted = given.mean(sigmoid(xp, given.masked(given.noise)))
-    excess = Reduction("mean", given.weights).of_values(noise_mean - sigmoid(xp, -given.data), counted)
-    return finish(xp, excess * excess, given.dtype, "mean")
+    noise_mean, counted = checked.mean(sigmoid(xp, checked.masked(checked.noise)))
+    excess = Reduction("mean", checked.weights).of_values(noise_mean - sigmoid(xp, -checked.data), counted)
+    return finish(xp, excess * excess, checked.dtype, "mean")
 
 
 def log_partition(
@@ -685,8 +687,8 @@ def log_partition(
     array([0.12..., 0.38...])
     """
     names = ("", "noise_scores", "", "noise_log_q")
-    given = _enter(None, noise_scores, (0.0, noise_log_q), mask, names=names)
-    return finish(given.xp, given.log_mean(given.log_sum()), given.dtype, "none")
+    checked = _enter(None, noise_scores, (0.0, noise_log_q), mask, names=names)
+    return finish(checked.xp, checked.log_mean(checked.log_sum()), checked.dtype, "none")
 
 
 def sampled_softmax(
@@ -762,23 +764,23 @@ def sampled_softmax(
     if include_positive and data_log_q is None:
         raise TypeError("data_log_q: expected a number or an array with include_positive, got None")
     log_q = (0.0 if data_log_q is None else data_log_q, noise_log_q)
-    given = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
-    xp, data, sums = given.xp, given.data, given.log_sum()
+    checked = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
+    xp, data, sums = checked.xp, checked.data, checked.log_sum()
     some = sums.top != -math.inf
     if not include_positive:
-        log_z = xp.where(some, given.log_mean(sums), data)
-        return given.reduced(log_z - data, some)
+        log_z = xp.where(some, checked.log_mean(sums), data)
+        return checked.reduced(log_z - data, some)
     # log(e^L + e^(s - log q)) - s with the log-odds u = L - (s - log q) of the samples is softplus(u) - log q and
     # softplus(-u) + L - s: the form is chosen so that neither slope, sigmoid(u) - 1 by log q or sigmoid(-u) - 1 by s,
     # cancels.
-    log_q = xp.zeros_like(data) + given.data_q
+    log_q = xp.zeros_like(data) + checked.data_q
     top = xp.where(some, sums.top, xp.zeros_like(data))
     rest_of_sum = sums.log_total(xp)
     odds = xp.where(some, (top - (data - log_q)) + rest_of_sum, xp.zeros_like(data))
     behind = odds > 0
     ahead_loss = xp.where(some, softplus(xp, xp.where(behind, xp.zeros_like(odds), odds)), xp.zeros_like(odds)) - log_q
     behind_loss = softplus(xp, -xp.where(behind, odds, xp.zeros_like(odds))) + ((top - data) + rest_of_sum)
-    return given.reduced(xp.where(behind, behind_loss, ahead_loss) - xp.log(given.number() + 1.0))
+    return checked.reduced(xp.where(behind, behind_loss, ahead_loss) - xp.log(checked.number() + 1.0))
 
 
 def full_softmax(
@@ -876,12 +878,12 @@ def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> Arr
     >>> pnce.density.recover_log_prob(np.zeros((1, 2)), np.log(np.asarray([0.25, 0.75])))
     array([[-1.38629436, -0.28768207]])
     """
-    given = _enter(None, scores, (0.0, log_q), None, names=("", "scores", "", "log_q"))
-    xp, joint = given.xp, given.noise + given.noise_q
-    total = exp_sum(xp, joint, given.members)
+    checked = _enter(None, scores, (0.0, log_q), None, names=("", "scores", "", "log_q"))
+    xp, joint = checked.xp, checked.noise + checked.noise_q
+    total = exp_sum(xp, joint, checked.members)
     log_total = xp.expand_dims(total.log_total(xp), axis=1)
     top = xp.where(xp.isinf(total.top), xp.zeros_like(total.top), total.top)
-    return finish(xp, (joint - xp.expand_dims(top, axis=1)) - log_total, given.dtype, "none")
+    return finish(xp, (joint - xp.expand_dims(top, axis=1)) - log_total, checked.dtype, "none")
 
 
 class SelfNormalization(NamedTuple):
@@ -949,11 +951,11 @@ def self_normalization(
     SelfNormalization(mean=array(1.), std=array(1.), effective_sample_size=array(2.))
     """
     log_qs = (0.0, 0.0 if log_q is None else log_q)
-    given = _enter(None, scores, log_qs, mask, names=("", "scores", "", "log_q"))
-    xp, size = given.xp, given.number()
-    sums, weights = exponentials(xp, given.noise - given.noise_q, given.members)
+    checked = _enter(None, scores, log_qs, mask, names=("", "scores", "", "log_q"))
+    xp, size = checked.xp, checked.number()
+    sums, weights = exponentials(xp, checked.noise - checked.noise_q, checked.members)
     some = sums.top != -math.inf
-    log_z = sums.top + sums.log_total(xp) if log_q is None else given.log_mean(sums)
+    log_z = sums.top + sums.log_total(xp) if log_q is None else checked.log_mean(sums)
     log_z = xp.where(some, log_z, xp.zeros_like(size))
     if log_q is not None:
         squares = xp.sum(weights * weights, axis=1)
@@ -962,7 +964,7 @@ def self_normalization(
     deviation = xp.where(some, log_z - mean, xp.zeros_like(log_z))
     std = safe_sqrt(xp, Reduction("mean").of_values(deviation * deviation, some))
     number_of_samples = Reduction("mean").of_values(size, some)
-    return SelfNormalization(*(finish(xp, x, given.dtype, "mean") for x in (mean, std, number_of_samples)))
+    return SelfNormalization(*(finish(xp, x, checked.dtype, "mean") for x in (mean, std, number_of_samples)))
 
 
 class _Checked(NamedTuple):

@@ -150,7 +150,7 @@ def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     TypeError
         If `scores` is not a real floating-point array.
     ValueError
-        If `scores` is not a matrix with at least as many columns as rows.
+        If `scores` is not a matrix with N ≥ K.
 
     References
     ----------
@@ -517,12 +517,12 @@ def _share_found(scores: Array, members: Members, k: int) -> tuple[Array, Array]
     """Share of positives with fewer than k other scores at or above them; and the mask of rows with a positive."""
     xp, (own, negatives) = namespace_of(scores), members[:2]
     own = xp.logical_and(own, scores != -math.inf)
-    found = own
+    result = own
     if k < scores.shape[1]:
         candidates = xp.where(xp.logical_or(own, negatives), scores, -math.inf)
-        found = xp.logical_and(own, scores > highest(candidates, k + 1)[0][:, k:])
-    found, number = (xp.sum(xp.astype(x, scores.dtype), axis=1) for x in (found, own))
-    return found / xp.where(number > 0, number, xp.ones_like(number)), number > 0
+        result = xp.logical_and(own, scores > highest(candidates, k + 1)[0][:, k:])
+    result, number = (xp.sum(xp.astype(x, scores.dtype), axis=1) for x in (result, own))
+    return result / xp.where(number > 0, number, xp.ones_like(number)), number > 0
 
 
 class TopK(NamedTuple):
@@ -625,13 +625,13 @@ def top_k(
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))
     if shards is not None:
         x = shards.gather(x, sent_as=dtype, own_first=False)
-    found: Any = search(
+    result: Any = search(
         x, y, min(count, n_keys), similarity=similarity, source_dtypes=source_dtypes, block_size=block_size
     )
     if shards is not None:
-        found = _of_all_ranks(shards, found, n_queries, count)
+        result = _of_all_ranks(shards, result, n_queries, count)
         end_exchange(across)
-    scores, indices = found
+    scores, indices = result
     xp = namespace_of(scores)
     if left_out is not None:
         known = xp.astype(left_out, indices.dtype)
@@ -643,12 +643,12 @@ def top_k(
     return TopK(finish(xp, scores, dtype, "none"), indices)
 
 
-def _of_all_ranks(shards: Shards, found: tuple[Array, Array], n_queries: int, count: int) -> list[Array]:
+def _of_all_ranks(shards: Shards, result: tuple[Array, Array], n_queries: int, count: int) -> list[Array]:
     """Highest scores and indices of this rank's queries over the keys of all ranks, merged from each rank's.
 
-    `found`: highest scores and indices of the queries of all ranks over this rank's keys.
+    `result`: highest scores and indices of the queries of all ranks over this rank's keys.
     """
-    scores, indices = found
+    scores, indices = result
     xp = namespace_of(scores)
     indices = xp.where(indices < 0, indices, indices + shards.first_row(of_columns=True))
     total, size = scores.shape[0], len(shards.rows)

@@ -1129,16 +1129,16 @@ class Pairs(NamedTuple):
         rest = top + xp.log(xp.expand_dims(total, axis=1) - parts)
         others = exp_sum(xp, scores, smaller)
         own = xp.expand_dims(others.top + others.log_total(xp), axis=1)
-        found = xp.where(is_largest, own, rest)
-        return found if self.counted is None else xp.where(self.counted[:, None], found, xp.zeros_like(found))
+        result = xp.where(is_largest, own, rest)
+        return result if self.counted is None else xp.where(self.counted[:, None], result, xp.zeros_like(result))
 
     def reduced(self, rows: Array, reduction: ReductionName, *, surrogate: Array | None = None) -> Array:
         """Reduced terms of the rows, with the gradient of `surrogate` terms if given."""
         check_choice("reduction", reduction, REDUCTIONS)
-        found = self._of_rows(rows, reduction)
+        result = self._of_rows(rows, reduction)
         if surrogate is not None:  # after the reduction, so that an infinite row removes the gradient
-            found = with_gradient_of(self._of_rows(surrogate, reduction), found)
-        return self.finish(found, reduction)
+            result = with_gradient_of(self._of_rows(surrogate, reduction), result)
+        return self.finish(result, reduction)
 
     def _of_rows(self, rows: Array, reduction: ReductionName) -> Array:
         if reduction == "mean":

@@ -279,10 +279,10 @@ class _Transposed(_RuleOf):
     """Transposed rule."""
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
-        found: Any = self.rule(tile.transposed())
-        if not isinstance(found, (tuple, list)):
-            return found  # type: ignore[no-any-return]  # rejected by `split`
-        return tuple(_copied(_exchanged(x)) if len(getattr(x, "shape", ())) == 2 else x for x in found)  # noqa: PLR2004  (a matrix)
+        result: Any = self.rule(tile.transposed())
+        if not isinstance(result, (tuple, list)):
+            return result  # type: ignore[no-any-return]  # rejected by `split`
+        return tuple(_copied(_exchanged(x)) if len(getattr(x, "shape", ())) == 2 else x for x in result)  # noqa: PLR2004  (a matrix)
 
 
 def _copied(x: Array) -> Array:
@@ -294,17 +294,17 @@ def _copied(x: Array) -> Array:
 def split(rule: Rule, tile: Tile) -> Members:
     """Positives, negatives and weights of a tile by a rule, with the mask applied."""
     xp, mask = namespace_of(tile.i), tile.mask
-    found: Any = rule(tile)
-    if not isinstance(found, (tuple, list)) or len(found) not in {2, 3, 4}:
-        got = type(found).__name__
+    result: Any = rule(tile)
+    if not isinstance(result, (tuple, list)) or len(result) not in {2, 3, 4}:
+        got = type(result).__name__
         raise TypeError(f"pairing: expected a rule that returns a pair of boolean arrays, or also weights, got {got}")
     whole = (tile.i.shape[0], tile.j.shape[1])
-    for members in found[:2]:
+    for members in result[:2]:
         if type(members) is not type(tile.i) or members.dtype != xp.bool or tuple(members.shape) != whole:
             _check_members(members, whole)
-    for whose, weights in zip(("positives", "negatives"), found[2:], strict=False):
+    for whose, weights in zip(("positives", "negatives"), result[2:], strict=False):
         _check_weights(xp, whose, weights, whole)
-    members = _with_weights(*found)
+    members = _with_weights(*result)
     if mask is None:
         return members
     return members._replace(positives=_and(members.positives, mask), negatives=_and(members.negatives, mask))
@@ -351,8 +351,8 @@ def _check_members(members: Array, shape: tuple[int, int]) -> None:
     xp, _ = common_namespace(pairing=members)
     if not xp.isdtype(members.dtype, "bool"):
         raise TypeError(f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}")
-    found = tuple(members.shape)  # may be symbolic; a set would make them numbers
-    fits = len(found) == 2 and any(found == wanted for wanted in (shape, (shape[0], 1), (1, shape[1])))  # noqa: PLR2004  (a matrix)
+    result = tuple(members.shape)  # may be symbolic; a set would make them numbers
+    fits = len(result) == 2 and any(result == wanted for wanted in (shape, (shape[0], 1), (1, shape[1])))  # noqa: PLR2004  (a matrix)
     if not fits:
         raise ValueError(f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}")
 
@@ -993,8 +993,8 @@ def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], 
         check_shape("columns", columns, (shape_of("columns", columns, "(K, E)")[0], width))
     given = [rows] if columns is None else [rows, columns]
     half = is_half(rows.dtype) and rows.dtype == given[-1].dtype and adapter_of(rows).has_half_products(rows)
-    found = [_unit_rows(xp, x, half=half) for x in given]
-    return found[0], found[-1]
+    result = [_unit_rows(xp, x, half=half) for x in given]
+    return result[0], result[-1]
 
 
 def _unit_rows(xp: Namespace, x: Array, *, half: bool) -> tuple[Array, Arrays]:
@@ -1115,9 +1115,9 @@ def _candidates_rule(tile: Tile) -> tuple[Array, Array]:
     return _not(everything), everything
 
 
-def where_found(pairing: Pairing, found: Array) -> Pairing:
-    """Diagonal or two-view pairing, restricted to the rows that the boolean array `found` (N,) marks."""
-    return pairing._replace(rule=_Among(pairing.rule, _marked_rows), rows=(found,), exchangeable=False)
+def for_marked_rows(pairing: Pairing, marked: Array) -> Pairing:
+    """Diagonal or two-view pairing, restricted to the rows that a boolean array (N,) marks."""
+    return pairing._replace(rule=_Among(pairing.rule, _marked_rows), rows=(marked,), exchangeable=False)
 
 
 def _index_rule(tile: Tile) -> tuple[Array, Array]:

@@ -301,13 +301,13 @@ def _with_columns(similarity: AnySimilarity, name: str, numbers: AnyArray) -> Si
 
 def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
     """Names and arrays of the factors and offsets of the columns."""
-    found: list[tuple[str, Array]] = []
+    result: list[tuple[str, Array]] = []
     prepare: Any = similarity.prepare
     while isinstance(prepare, (_Normalized, _OfColumns)):
         if isinstance(prepare, _OfColumns):
-            found.append((prepare.name, prepare.numbers))
+            result.append((prepare.name, prepare.numbers))
         prepare = prepare.prepare
-    return tuple(found)
+    return tuple(result)
 
 
 def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Similarity:

@@ -211,7 +211,7 @@ def test_both_directions_are_those_of_matrices(name: str, pairing: str, block_si
     assert found == pytest.approx(0.5 * (first + second), rel=1e-12)
 
 
-# ---------------------------------------------------------------------------------------- rules and what they return
+# -------------------------------------------------------------------------------------------------- results of rules
 
 
 def with_nan(x: np.ndarray, *where: int, number: float = math.nan) -> np.ndarray:
@@ -447,7 +447,7 @@ def test_what_a_pairing_is_made_of_has_no_gradient(name: str, block_size: int | 
     assert [bool(np.asarray(gradient).any()) for gradient in gradients] == [True, False, False, False]
 
 
-# ------------------------------------------------------------------------------------- what is masked, and NaN
+# ----------------------------------------------------------------------------------------------- masks and NaN
 
 
 def weighted_teacher(u: Any, v: Any, rows: Any, columns: Any, **options: Any) -> Any:
@@ -554,7 +554,7 @@ def test_nan_is_of_its_row(name: str, block_size: int | None) -> None:
     np.testing.assert_allclose(np.delete(masked, 1), np.delete(rows, 1), rtol=1e-13)
 
 
-# ------------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------------------------------- errors
 
 
 def loss_of(pairing: Any, shape: tuple[int, int] = (SIZE, SIZE), objective: Any = "info_nce") -> Any:

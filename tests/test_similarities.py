@@ -326,7 +326,7 @@ def test_similarities_that_differ_in_one_field_are_not_equal() -> None:
 
 
 def far_apart(dtype: Any, length: float) -> tuple[Any, Any]:
-    """Rows some of which are far apart, near, or equal."""
+    """Rows that are far apart, near or equal."""
     x = np.asarray([[length, 0.0], [0.0, 1.0], [2.0, 3.0]], dtype=dtype)
     y = np.asarray([[-length, length], [0.5, 1.0], [2.0, 3.0]], dtype=dtype)
     return x, y

@@ -63,8 +63,8 @@ class Column:
 
     def add(self, case: Case, exact: Results) -> None:
         """Compute a case and record its errors if they are the worst of its loss."""
-        found = differentiate(self.library.asarray, case, self.dtype)
-        numbers = [self.library.to_numpy(x) for x in found]
+        result = differentiate(self.library.asarray, case, self.dtype)
+        numbers = [self.library.to_numpy(x) for x in result]
         for kind, error in errors(numbers, exact, EPS[self.dtype]):
             key = (case.loss, kind)
             self.worst[key] = max(self.worst.get(key, 0.0), error)
@@ -95,9 +95,9 @@ def check(backends: Sequence[str] | None = None, *, every: bool = False) -> int:
     return 0
 
 
-def errors(found: Results, exact: Results, eps: float) -> Iterator[tuple[str, float]]:
+def errors(result: Results, exact: Results, eps: float) -> Iterator[tuple[str, float]]:
     """Errors of the value and of each gradient, in units in the last place."""
-    for kind, numbers, wanted in zip(["value", *["gradient"] * (len(exact) - 1)], found, exact, strict=True):
+    for kind, numbers, wanted in zip(["value", *["gradient"] * (len(exact) - 1)], result, exact, strict=True):
         difference = max(abs(x - y) for x, y in zip(_exactly(numbers), _exactly(wanted), strict=True))
         scale = max(map(abs, _exactly(wanted)))
         unit = eps * (scale or 1)  # an exact 0 has no last place: relative to 1
@@ -152,21 +152,21 @@ def _libraries(backends: Sequence[str] | None) -> list[Library]:
         if EXACT in backends:
             raise Unavailable(f"--backend {EXACT}: it is the exact arithmetic that the others are checked against")
         return [open_library(name) for name in dict.fromkeys(backends)]
-    found = _working([name for name in backends_available() if name != EXACT])
-    if not found:
+    result = _working([name for name in backends_available() if name != EXACT])
+    if not result:
         raise Unavailable('no backend to check is installed; pip install "portable_nce[numpy]"')
-    return found
+    return result
 
 
 def _working(names: Sequence[str]) -> list[Library]:
     """Working libraries among these names; print why the others do not work."""
-    found = []
+    result = []
     for name in names:
         try:
-            found.append(open_library(name))
+            result.append(open_library(name))
         except Unavailable as error:
             print(f"left out: {error}")
-    return found
+    return result
 
 
 def _show(columns: list[Column], losses: list[str], count: int, title: str) -> None:

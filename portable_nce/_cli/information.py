@@ -25,7 +25,7 @@ def information(options: Namespace) -> int:
     x, y = _loaded(options.files)
     groups = None if options.groups is None else [str(label) for label in _array(options.groups)]
     try:
-        found = mutual_information(
+        result = mutual_information(
             x,
             y,
             rng=options.seed,
@@ -36,11 +36,11 @@ def information(options: Namespace) -> int:
         )
     except (TypeError, ValueError) as error:
         raise Unavailable(str(error)) from error
-    print(found)
+    print(result)
     if find_spec("matplotlib") is None:
         print("no picture: Matplotlib is not installed")
         return 0
-    axes = found.plot()
+    axes = result.plot()
     axes.set_title(" and ".join(path.name for path in options.files))
     axes.figure.savefig(options.output, dpi=120)
     print(f"picture: {options.output}")
@@ -68,12 +68,12 @@ def _array(path: Path) -> Numbers:
     """Array of an npy, npz or csv file."""
     import numpy as np
 
-    found = _opened(path)
-    if isinstance(found, np.ndarray):
-        return found
-    if len(found) != 1:
-        raise Unavailable(f"{path}: expected one array, got {', '.join(found)}")
-    return np.asarray(next(iter(found.values())))
+    result = _opened(path)
+    if isinstance(result, np.ndarray):
+        return result
+    if len(result) != 1:
+        raise Unavailable(f"{path}: expected one array, got {', '.join(result)}")
+    return np.asarray(next(iter(result.values())))
 
 
 def _opened(path: Path) -> Any:

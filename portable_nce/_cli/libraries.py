@@ -78,10 +78,10 @@ def open_library(name: str) -> Library:
             f"served once a distribution announces an adapter by an entry point"
         )
     try:
-        found = find_spec(name)
+        result = find_spec(name)
     except (ImportError, ValueError):
-        found = None
-    if found is None:
+        result = None
+    if result is None:
         package = f'"portable_nce[{name}]"' if name in EXTRAS else name
         raise Unavailable(f"the backend {name!r} is not installed; pip install {package}")
     try:

@@ -36,8 +36,8 @@ def listing() -> int:
 
 def _plain(device: str) -> str:
     """Name of a device: ``CPU_DEVICE`` for ``array_api_strict.Device('CPU_DEVICE')``."""
-    found = re.search(r"'(.*)'", device)
-    return found[1] if found else device
+    result = re.search(r"'(.*)'", device)
+    return result[1] if result else device
 
 
 def aligned(rows: list[list[str]]) -> list[str]:

@@ -57,8 +57,8 @@ def _examples(figure: Any, course: Course, digits: Digits) -> None:
     winners, own, same = matches(course.scores, digits)
     grid = figure.subplots(2, SHOWN)
     for i in range(SHOWN):
-        truth, found = (digits.images[digits.held_out[k]] for k in (i, winners[i]))
-        joined = np.concatenate([truth[:, :4], found[:, 4:]], axis=1)
+        truth, result = (digits.images[digits.held_out[k]] for k in (i, winners[i]))
+        joined = np.concatenate([truth[:, :4], result[:, 4:]], axis=1)
         for axes, image in zip(grid[:, i], (truth, joined), strict=True):
             axes.imshow(image, cmap="gray_r", vmin=0.0, vmax=1.0)
             axes.axvline(3.5, color="C1", linewidth=0.8)

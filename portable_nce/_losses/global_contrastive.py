@@ -130,8 +130,8 @@ def sogclr(
     if gamma > 1:
         raise ValueError(f"gamma: expected a number from more than 0 to 1, got {gamma}")
     rho = None if rho is None else check_number("rho", rho)
-    given = enter_embeddings({"query": query, "key": key}, options, {"log_u": log_u})
-    xp, log_u, options, (x, y) = given.xp, given.others["log_u"], given.options, given.arrays
+    entered = enter_embeddings({"query": query, "key": key}, options, {"log_u": log_u})
+    xp, log_u, options, (x, y) = entered.xp, entered.others["log_u"], entered.options, entered.arrays
     check_floating(xp, log_u=log_u)
     check_shape("log_u", log_u, (x.shape[0],))
     state = xp.astype(stop_gradient(log_u), x.dtype)
@@ -141,13 +141,13 @@ def sogclr(
     if resolve(similarity).inner_product:
         counted, number = _counts(options.mask, state, shards)
     else:  # a score may be -inf
-        pairs = given.with_arrays(stop_gradient(x), stop_gradient(y))
+        pairs = entered.with_arrays(stop_gradient(x), stop_gradient(y))
         constant = options.temperature if is_number(options.temperature) else stop_gradient(options.temperature)
         counting = by_row._replace(temperature=constant)
         counted, number = _counted(contrast_embeddings(pairs, _PAIRS, diagonal(), counting))
     averaged = with_slopes(_Averaged(gamma), needs_negative=True, label="sogclr")
     memory = Weighted(averaged, _Memory(state, number, gamma), label="sogclr", known=True)
-    values = contrast_embeddings(given.embeddings, memory, diagonal(), by_row)
+    values = contrast_embeddings(entered.embeddings, memory, diagonal(), by_row)
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)
     fresh = state == -math.inf
@@ -157,7 +157,7 @@ def sogclr(
     after = stop_gradient(xp.where(counted, values, state))
     if rho is not None:
         values = (values + rho) * (options.temperature if shards is None else shards.shared(options.temperature))
-    return given.reduced(values, counted, shards), xp.astype(after, log_u.dtype)
+    return entered.reduced(values, counted, shards), xp.astype(after, log_u.dtype)
 
 
 def _counts(mask: Array | None, like: Array, shards: Shards | None) -> tuple[Array, Array]:

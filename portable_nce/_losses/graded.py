@@ -92,10 +92,10 @@ def cosent(
     >>> pnce.cosent(x, y, np.asarray([5, 1, 3]), scale=5.0)
     array(0.62652...)
     """
-    given, graded = enter_graded({"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights)
-    x, y = given.arrays
+    entered, graded = enter_graded({"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights)
+    x, y = entered.arrays
     same_width(similarity, "x", x, "y", y)
-    return _of_pairs(given, graded, lambda x, y: pair_scores(similarity, x, y)[:, 0], across)
+    return _of_pairs(entered, graded, lambda x, y: pair_scores(similarity, x, y)[:, 0], across)
 
 
 @propagates_errors
@@ -174,10 +174,10 @@ def angle(
     >>> pnce.angle(x, y, np.asarray([5, 1, 3]), scale=5.0)
     array(2.12940...)
     """
-    given, graded = enter_graded({"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights)
-    x, y = given.arrays
+    entered, graded = enter_graded({"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights)
+    x, y = entered.arrays
     check_shape("y", y, tuple(x.shape))
-    return _of_pairs(given, graded, _angles, across)
+    return _of_pairs(entered, graded, _angles, across)
 
 
 def _angles(x: Array, y: Array) -> Array:
@@ -206,8 +206,8 @@ def enter_graded(
 ) -> tuple[Entered, Graded]:
     """Check the arguments of a loss of graded pairs."""
     options = Options(scale, "cosine", mask, weights, "mean", "auto", None, None, scaled_by="scale")
-    given = enter_embeddings(arrays, options, {"grades": grades}, axes=axes)
-    xp, x, grades, options = given.xp, given.arrays[0], given.others["grades"], given.options
+    entered = enter_embeddings(arrays, options, {"grades": grades}, axes=axes)
+    xp, x, grades, options = entered.xp, entered.arrays[0], entered.others["grades"], entered.options
     if not (is_floating(xp, grades.dtype) or xp.isdtype(grades.dtype, ("integral", "bool"))):
         raise TypeError(f"grades: expected a real dtype, got {grades.dtype}; convert it with {cast_hint(grades)}")
     check_shape("grades", grades, x.shape[:1])
@@ -218,31 +218,31 @@ def enter_graded(
     live = grades == grades  # noqa: PLR0124  (NaN is not)
     live = live if options.mask is None else xp.logical_and(live, options.mask)
     live = live if options.weights is None else xp.logical_and(live, options.weights != 0)
-    return given, Graded(grades, scale, live, options.weights)
+    return entered, Graded(grades, scale, live, options.weights)
 
 
 def _of_pairs(
-    given: Entered, graded: Graded, similarity: Callable[[Array, Array], Array], across: Ranks | None
+    entered: Entered, graded: Graded, similarity: Callable[[Array, Array], Array], across: Ranks | None
 ) -> Array:
     """Loss of the pairs of all ranks.
 
     Each rank gathers the similarities and grades, a few numbers per pair, and computes the loss of all pairs. It
     returns that loss divided by the number of ranks, since results and gradients are summed over ranks.
     """
-    xp, shards = given.xp, shards_of_rows(across, given.arrays[0])
-    scores = similarity(*rows_where(xp, graded.live, *given.arrays))
+    xp, shards = entered.xp, shards_of_rows(across, entered.arrays[0])
+    scores = similarity(*rows_where(xp, graded.live, *entered.arrays))
     if shards is None:
-        return finish(xp, loss_of_graded(xp, scores, graded), given.dtype, "mean")
+        return finish(xp, loss_of_graded(xp, scores, graded), entered.dtype, "mean")
     grades, scale, live, weights = graded
     (numbers,) = lift_to_tape((scores, xp.astype(live, scores.dtype), *(() if weights is None else (weights,))))
     space = namespace_of(*numbers)
-    found = shards.gather(space.stack(list(numbers), axis=1), own_first=False)
-    scores, live = found[:, 0], stop_gradient(found[:, 1]) > 0
-    weights = None if weights is None else found[:, 2]
+    result = shards.gather(space.stack(list(numbers), axis=1), own_first=False)
+    scores, live = result[:, 0], stop_gradient(result[:, 1]) > 0
+    weights = None if weights is None else result[:, 2]
     of_all = Graded(shards.replicated(widened(grades)), shards.shared(scale), live, weights)
     loss = shards.total(loss_of_graded(xp, scores, of_all) / float(shards.communicator.size))
     end_exchange(across)
-    return finish(xp, loss, given.dtype, "mean")
+    return finish(xp, loss, entered.dtype, "mean")
 
 
 def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:

@@ -62,7 +62,7 @@ from .._core.types import (
 from ..objectives import AnyObjective, Objective
 from ..pairings import Tile, of_positives
 from ..similarities import AnySimilarity, takes_tokens
-from .queue import Queue, extra_columns, with_own
+from .queue import Queue, extra_columns, with_batch_columns
 
 __all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip", "with_negatives"]
 
@@ -274,21 +274,21 @@ def n_tuple(
     """
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     check_scalar("l2", l2)
-    given = enter_embeddings({"query": query, "key": key}, options, numbers={"l2": l2})
-    xp, options, (x, y) = given.xp, given.options, given.arrays
-    loss = contrast_embeddings(given.embeddings, objectives.info_nce(), pairings.diagonal(), options)
+    entered = enter_embeddings({"query": query, "key": key}, options, numbers={"l2": l2})
+    xp, options, (x, y) = entered.xp, entered.options, entered.arrays
+    loss = contrast_embeddings(entered.embeddings, objectives.info_nce(), pairings.diagonal(), options)
     if is_number(l2) and not l2:
-        return add((loss,), given.dtype, reduction)
+        return add((loss,), entered.dtype, reduction)
     shards = shards_of_rows(across, x)
     counted = xp.ones(x.shape[:1], dtype=xp.bool, device=device_of(x))
     if options.mask is not None:
         counted = has_own_column(xp, options.mask, 0 if shards is None else shards.first_row())
     x, y = (xp.where(counted[:, None], z, xp.zeros_like(z)) for z in (x, y))
     lengths = xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)
-    penalty = lengths * scalar(xp, "l2", given.others["l2"], x)
+    penalty = lengths * scalar(xp, "l2", entered.others["l2"], x)
     penalty = Reduction(reduction, options.weights, shards).of_values(penalty, counted)
     end_exchange(across)
-    return add((loss, penalty), given.dtype, reduction)
+    return add((loss, penalty), entered.dtype, reduction)
 
 
 @propagates_errors
@@ -380,8 +380,8 @@ def cpc(
     """
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     named = {"context": context, "targets": targets, "projections": projections}
-    given = enter_embeddings(named, options, axes=None)
-    xp, options, (x, y, matrices), dtype = given.xp, given.options, given.arrays, given.dtype
+    entered = enter_embeddings(named, options, axes=None)
+    xp, options, (x, y, matrices), dtype = entered.xp, entered.options, entered.arrays, entered.dtype
     rows, width = shape_of("context", x, "(N, D)")
     steps, _, target_width = shape_of("targets", y, "(S, N, E)")
     check_shape("targets", y, (steps, rows, target_width))
@@ -396,7 +396,7 @@ def cpc(
             prediction = xp.matmul(x, xp.matrix_transpose(matrices[step, ...]))
         embeddings = {
             "context": Embedding(prediction, (prediction.dtype,), multiplied_in),
-            "targets": given.embeddings["targets"]._replace(array=y[step, ...]),
+            "targets": entered.embeddings["targets"]._replace(array=y[step, ...]),
         }
         part = contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options, layout)
         parts.append(part)
@@ -705,8 +705,8 @@ def relic(
     if keys is None:
         return contrast_embeddings(named, objective, pairing, options, PAIRED)
     # Upcast before concatenation, so that a 16-bit gradient is rounded once and not once per use.
-    given = enter_embeddings(named, options)
-    first, second = given.embeddings.values()
+    entered = enter_embeddings(named, options)
+    first, second = entered.embeddings.values()
     check_shape("view_b", second.array, tuple(first.array.shape))
     columns, valid = extra_columns("view_a", first.array, first.array.shape[0], keys)
     layout = Layout(replicated=isinstance(keys, Queue), opposite=(second, first.joined(columns)))
@@ -714,9 +714,9 @@ def relic(
         {"view_a": first, "view_b and keys": second.joined(columns)},
         objective,
         pairings.with_negatives(pairing, *valid),
-        given.options,
+        entered.options,
         layout,
-        dtype=result_dtype(given.xp, first, second, columns),
+        dtype=result_dtype(entered.xp, first, second, columns),
     )
 
 
@@ -733,9 +733,9 @@ def _first_column(tile: Tile) -> tuple[Array, Array]:
     return tile.j == 0, tile.j > 0
 
 
-def with_negatives(given: Entered, objective: Objective, valid: Array | None = None, layout: Layout = ANY) -> Array:
+def with_negatives(entered: Entered, objective: Objective, valid: Array | None = None, layout: Layout = ANY) -> Array:
     """Softmax loss of queries and keys with shared negatives (M, D), optionally masked, or separate ones (N, M, D)."""
-    xp, options, (x, y, z), (query, key, negatives) = given.xp, given.options, given.arrays, given.embeddings
+    xp, options, (x, y, z), (query, key, negatives) = entered.xp, entered.options, entered.arrays, entered.embeddings
     n_rows, _ = shape_of(query, x, "(N, D)")
     _, width = shape_of(key, y, "(N, D)")
     check_shape(key, y, (n_rows, width))
@@ -754,8 +754,10 @@ def with_negatives(given: Entered, objective: Objective, valid: Array | None = N
         own = xp.ones((n_rows, 1 if of_each else n_rows), dtype=xp.bool, device=device_of(x))
         options = options._replace(mask=xp.concat([own, options.mask], axis=1))
     if not of_each:
-        pairing = pairings.queue(None if valid is None else with_own(valid, n_rows))
-        return contrast_embeddings(given.with_arrays(x, y, z), objective, pairing, options, layout, dtype=given.dtype)
+        pairing = pairings.queue(None if valid is None else with_batch_columns(valid, n_rows))
+        return contrast_embeddings(
+            entered.with_arrays(x, y, z), objective, pairing, options, layout, dtype=entered.dtype
+        )
     # A score matrix (N, 1 + M) with the positives in front.
     temperature = temperature_of(xp, options.temperature, n_rows, x, shared=options.across is not None)
     same_width(options.similarity, query, x, key, y)
@@ -771,7 +773,7 @@ def with_negatives(given: Entered, objective: Objective, valid: Array | None = N
         sharpness=sharpness_of(hardness, scale, x),
     )
     end_exchange(options.across)
-    return finish(xp, result, given.dtype, options.reduction)
+    return finish(xp, result, entered.dtype, options.reduction)
 
 
 def at_most(value: Any, limit: float) -> Any:

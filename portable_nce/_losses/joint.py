@@ -106,8 +106,8 @@ def joint_info_nce(
         check_choice("directions", direction, DIRECTIONS)
     if not directions or len(set(directions)) < len(directions):
         raise ValueError(f"directions: expected some of {DIRECTIONS}, each once, got {directions}")
-    given = enter_embeddings({"query": query, "key": key}, options)
-    xp, options, (queries, keys) = given.xp, given.options, given.embeddings.values()
+    entered = enter_embeddings({"query": query, "key": key}, options)
+    xp, options, (queries, keys) = entered.xp, entered.options, entered.embeddings.values()
     check_shape("key", keys.array, tuple(queries.array.shape))
     rows = queries.array.shape[0]
     shards = shards_of_rows(across, queries.array)
@@ -116,21 +116,21 @@ def joint_info_nce(
         check_mask(xp, "mask", options.mask, (rows, rows if shards is None else sum(shards.columns)))
         options = options._replace(mask=xp.concat([options.mask, options.mask], axis=1))
     options = options._replace(weights=None, reduction="none")
-    found = []
+    result = []
     for name, own, other in (("query", queries, keys), ("key", keys, queries)):
         others, itself = (f"{name}_to_{to}" in directions for to in (_OTHER[name], name))
         if others or itself:
             embeddings = {name: own, "columns": other.joined(own)}
             pairing = Pairing(_Blocks(others, itself), one_per_row=True)
-            found.append(contrast_embeddings(embeddings, _LOG_ODDS, pairing, options, Layout(joined=2)))
-    ((odds, *more),) = lift_to_tape(tuple(found))
+            result.append(contrast_embeddings(embeddings, _LOG_ODDS, pairing, options, Layout(joined=2)))
+    ((odds, *more),) = lift_to_tape(tuple(result))
     xp = namespace_of(odds)
     counted = odds != 0
     for other in more:
         counted, odds = xp.logical_and(counted, other != 0), _log_of_sum(xp, odds, other)
     dead = odds <= 0.5 * _nothing(odds)
     values = xp.where(dead, xp.zeros_like(odds), softplus(xp, xp.where(dead, xp.zeros_like(odds), odds)))
-    return given.reduced(values, counted, shards)
+    return entered.reduced(values, counted, shards)
 
 
 def _log_of_sum(xp: Namespace, a: Array, b: Array) -> Array:

@@ -702,14 +702,14 @@ def triplet(
     check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)
     named = {"anchor": anchor, "positive": positive, "negative": negative}
-    given = enter_embeddings(named, options, numbers={"margin": margin})
-    xp, options, (a, *others) = given.xp, given.options, given.arrays
+    entered = enter_embeddings(named, options, numbers={"margin": margin})
+    xp, options, (a, *others) = entered.xp, entered.options, entered.arrays
     for name, other in zip(("positive", "negative"), others, strict=True):
         same_width(similarity, "anchor", a, name, other)
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, a.shape[:1])
         a, *others = rows_where(xp, options.mask, a, *others)
-    margin = scalar(xp, "margin", given.others["margin"], a)
+    margin = scalar(xp, "margin", entered.others["margin"], a)
     shards = shards_of_rows(across, a, options.temperature)
     scale = scale_of(xp, options.temperature, a, shards)
     near, far = (pair_scores(similarity, a, other, scale)[:, 0] for other in others)
@@ -720,4 +720,4 @@ def triplet(
     difference = xp.where(counted, far - near + margin, xp.zeros_like(near))
     values = excess(xp, difference, soft=form == "soft")
     number = None if average == "all" else xp.astype(values != 0, values.dtype)
-    return given.reduced(values, counted, shards, number)
+    return entered.reduced(values, counted, shards, number)

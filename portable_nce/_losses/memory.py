@@ -121,10 +121,10 @@ def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, op
     """Loss of `moco`, also for queries that are already upcast."""
     slots, valid = columns_of("queue", queue)
     x = query.array if isinstance(query, Embedding) else query
-    given = enter_embeddings({"query": x, "key": key, "queue": stop_gradient(slots)}, options, axes=None)
+    entered = enter_embeddings({"query": x, "key": key, "queue": stop_gradient(slots)}, options, axes=None)
     if isinstance(query, Embedding):
-        given.embeddings["query"] = given.embeddings["query"]._replace(dtypes=query.dtypes)
-    return with_negatives(given, objectives.info_nce(), valid, Layout(replicated=True))
+        entered.embeddings["query"] = entered.embeddings["query"]._replace(dtypes=query.dtypes)
+    return with_negatives(entered, objectives.info_nce(), valid, Layout(replicated=True))
 
 
 @propagates_errors
@@ -200,16 +200,16 @@ def moco_v3(
     """
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     named = {"query_a": query_a, "query_b": query_b, "key_a": key_a, "key_b": key_b}
-    given = enter_embeddings(named, options)
-    a, b, *keys = given.arrays
+    entered = enter_embeddings(named, options)
+    a, b, *keys = entered.arrays
     check_shape("query_b", b, tuple(a.shape))
-    pairing, embeddings = pairings.diagonal(), given.with_arrays(a, b, *map(stop_gradient, keys))
+    pairing, embeddings = pairings.diagonal(), entered.with_arrays(a, b, *map(stop_gradient, keys))
     parts = []
     for names in (("query_a", "key_b"), ("query_b", "key_a")):
         pair = {name: embeddings[name] for name in names}
-        part = contrast_embeddings(pair, objectives.info_nce(), pairing, given.options, factor=_twice_temperature)
+        part = contrast_embeddings(pair, objectives.info_nce(), pairing, entered.options, factor=_twice_temperature)
         parts.append(part)
-    return add(parts, given.dtype, reduction)
+    return add(parts, entered.dtype, reduction)
 
 
 def _twice_temperature(options: dict[str, Any]) -> Any:
@@ -321,8 +321,8 @@ def nnclr(
         raise ValueError('symmetric: expected False with negatives="views", which contrasts both ways already')
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     slots, valid = columns_of("support", support)
-    given = enter_embeddings({"view_a": view_a, "view_b": view_b, "support": slots}, options, axes=None)
-    xp, options, (x, y, z) = given.xp, given.options, given.arrays
+    entered = enter_embeddings({"view_a": view_a, "view_b": view_b, "support": slots}, options, axes=None)
+    xp, options, (x, y, z) = entered.xp, entered.options, entered.arrays
     rows, _ = shape_of("view_a", x, "(N, D)")
     _, width = shape_of("support", z, "(M, D)")
     check_shape("view_b", y, (rows, width if negatives == "views" else shape_of("view_b", y, "(N, D)")[1]))
@@ -335,16 +335,16 @@ def nnclr(
         elif across is None:  # with ranks, the mask of a row as a column is on other ranks
             either = xp.logical_or(options.mask, xp.matrix_transpose(options.mask))
             (x,) = zero_idle_rows(xp, either[:rows, :], x)
-    sought, other, searched = given.with_arrays(x, y, z).values()
-    neighbors, found = _nearest(sought, searched, options, valid)
+    anchors, other, candidates = entered.with_arrays(x, y, z).values()
+    neighbors, has_neighbor = _nearest(anchors, candidates, options, valid)
     embeddings, pairing, layout = {"neighbors": neighbors, "view_b": other}, pairings.diagonal(), Layout()
     if negatives == "views":
         embeddings, pairing, layout = {"views": neighbors.joined(other)}, pairings.two_views(), Layout(views=2)
-        found = xp.concat([found, found], axis=0)
+        has_neighbor = xp.concat([has_neighbor, has_neighbor], axis=0)
         if options.weights is not None and tuple(options.weights.shape) == (rows,):
             options = options._replace(weights=xp.concat([options.weights] * 2, axis=0))
-    pairing = pairings.where_found(pairing, found) if valid is not None else pairing
-    return contrast_embeddings(embeddings, objectives.info_nce(), pairing, options, layout, dtype=given.dtype)
+    pairing = pairings.for_marked_rows(pairing, has_neighbor) if valid is not None else pairing
+    return contrast_embeddings(embeddings, objectives.info_nce(), pairing, options, layout, dtype=entered.dtype)
 
 
 def _nearest(x: Embedding, columns: Embedding, options: Options, valid: Array | None) -> tuple[Embedding, Array]:
@@ -359,6 +359,6 @@ def _nearest(x: Embedding, columns: Embedding, options: Options, valid: Array | 
         block_size=options.block_size,
     )
     xp, among, index = namespace_of(indices), stop_gradient(columns.array), indices[:, 0]
-    found = index >= 0
-    neighbors = namespace_of(among).take(among, xp.where(found, index, xp.zeros_like(index)), axis=0)
-    return columns._replace(array=nan_of(stop_gradient(x.array), neighbors)), found
+    has_neighbor = index >= 0
+    neighbors = namespace_of(among).take(among, xp.where(has_neighbor, index, xp.zeros_like(index)), axis=0)
+    return columns._replace(array=nan_of(stop_gradient(x.array), neighbors)), has_neighbor

@@ -119,8 +119,8 @@ class _Matryoshka(EqualByContents):
         self.widths = tuple(check_whole_number("widths", width) for width in _listed("widths", widths))
         if not self.widths:
             raise ValueError("widths: expected at least one width, got none")
-        given = [1.0] * len(self.widths) if weights is None else _listed("weights", weights)
-        self.weights = tuple(check_number("weights", weight) for weight in given)
+        values = [1.0] * len(self.widths) if weights is None else _listed("weights", weights)
+        self.weights = tuple(check_number("weights", weight) for weight in values)
         if len(self.weights) != len(self.widths):
             raise ValueError(f"weights: expected one for each of {len(self.widths)} widths, got {len(self.weights)}")
         if min(self.weights) < 0:

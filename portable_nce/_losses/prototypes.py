@@ -125,8 +125,8 @@ def proto_nce(
         {"prototypes": prototypes, "assignments": assignments, "concentrations": concentrations, "mask": mask}
     )
     options = Options(1.0, similarity, None, weights, reduction, block_size, precision, across)
-    given = enter_embeddings({"embeddings": embeddings}, options)
-    xp, (rows,), options = given.xp, given.embeddings.values(), given.options
+    entered = enter_embeddings({"embeddings": embeddings}, options)
+    xp, (rows,), options = entered.xp, entered.embeddings.values(), entered.options
     check_scalar_or_rows("temperature", temperature, above=0.0, rows=rows.array.shape[0])
     losses = [_prototype_loss(rows, clustering, options) for clustering in clusterings]
     total = add(losses, rows.array.dtype, reduction, divide_by=len(losses))

@@ -134,8 +134,8 @@ def two_tower(
         "negative_log_q": negative_log_q,
     }
     others = {name: x for name, x in others.items() if x is not None}
-    given = enter_embeddings({"query": query, "candidate": candidate}, options, others)
-    xp, (rows, columns), negatives = given.xp, given.embeddings.values(), given.others.get("negative_candidates")
+    entered = enter_embeddings({"query": query, "candidate": candidate}, options, others)
+    xp, (rows, columns), negatives = entered.xp, entered.embeddings.values(), entered.others.get("negative_candidates")
     n_rows, sizes = rows.array.shape[0], [rows.array.shape[0]]
     same_width(similarity, "query", rows.array, "candidate", columns.array)
     if negatives is not None:
@@ -145,12 +145,12 @@ def two_tower(
         sizes.append(shape_of("negative_candidates", negatives, "(M, D)")[0])
         check_width("negative_candidates", negatives, columns.array.shape[1])
         columns = columns.joined(Embedding(upcast(xp, negatives), (negatives.dtype,)))
-    numbers, corrections = (_joined(xp, name, given.others, sizes) for name in ("ids", "log_q"))
+    numbers, corrections = (_joined(xp, name, entered.others, sizes) for name in ("ids", "log_q"))
     pairing = diagonal()
     if numbers is not None:
         check_integers(xp, "ids", numbers, (sum(sizes),))
         pairing = pairing_of_ids(numbers[:n_rows], numbers)
-    options = given.options
+    options = entered.options
     if corrections is not None:
         check_floating(xp, log_q=corrections)
         options = options._replace(similarity=shifted_columns(similarity, -corrections))

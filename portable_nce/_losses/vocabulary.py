@@ -229,11 +229,11 @@ def linear_softmax(
     options = Options(1.0, "dot", None, weights, reduction, block_size, precision, across)
     optional = {"bias": bias, "class_weights": class_weights}
     others = {"weight": weight, "targets": targets, **{name: x for name, x in optional.items() if x is not None}}
-    given = enter_embeddings({"embeddings": embeddings}, options, others)
-    xp, options, (rows,) = given.xp, given.options, given.embeddings.values()
-    layer = _layer(xp, rows.array, given.others)
+    entered = enter_embeddings({"embeddings": embeddings}, options, others)
+    xp, options, (rows,) = entered.xp, entered.options, entered.embeddings.values()
+    layer = _layer(xp, rows.array, entered.others)
     classes = layer.classes
-    targets, counted = _targets(xp, given.others["targets"], rows.array.shape[0], ignore_index)
+    targets, counted = _targets(xp, entered.others["targets"], rows.array.shape[0], ignore_index)
     shards = None
     if across is None:
         check_indices(xp, "targets", targets, classes, "the rows of weight")
@@ -370,8 +370,8 @@ class _Layer(NamedTuple):
 def _product(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """``x_i · w_i + b_i`` of each row."""
     ((x, weight, *rest),) = lift_to_tape((x, weight, *(() if bias is None else (bias,))))
-    found = namespace_of(x).sum(x * weight, axis=1)
-    return found + rest[0] if rest else found
+    result = namespace_of(x).sum(x * weight, axis=1)
+    return result + rest[0] if rest else result
 
 
 def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxStatistics]:
@@ -477,11 +477,11 @@ def _row_weights(
     xp: Namespace, weights: Array | None, factors: Array | None, counted: Array | None, like: Array
 ) -> Array | None:
     """Product of the given weights, 0 in rows that do not count; None if no argument is given."""
-    found = weights if factors is None else factors if weights is None else weights * factors
+    result = weights if factors is None else factors if weights is None else weights * factors
     if counted is None:
-        return found
-    found = xp.ones_like(like[:, 0]) if found is None else found
-    return xp.where(counted, found, xp.zeros_like(found))
+        return result
+    result = xp.ones_like(like[:, 0]) if result is None else result
+    return xp.where(counted, result, xp.zeros_like(result))
 
 
 def _between(name: str, value: Any, most: float | None) -> float:

@@ -45,7 +45,7 @@ class Critic(NamedTuple):
     initial: Callable[[Random, Array, tuple[int, int]], tuple[Any, Any]]
 
 
-def _drawn(random: Random, like: Array, rows: int, columns: int, scale: float) -> Array:
+def _normal_matrix(random: Random, like: Array, rows: int, columns: int, scale: float) -> Array:
     """Matrix of normal random numbers."""
     numbers = [[random.gauss(0.0, scale) for _ in range(columns)] for _ in range(rows)]
     return namespace_of(like).asarray(numbers, dtype=like.dtype, device=device_of(like))
@@ -53,22 +53,22 @@ def _drawn(random: Random, like: Array, rows: int, columns: int, scale: float) -
 
 def _network(random: Random, like: Array, sizes: Sequence[int]) -> Parameters:
     """Weights and biases of layers of these sizes."""
-    found = []
+    result = []
     for a, b in pairwise(sizes):
-        weights = _drawn(random, like, a, b, math.sqrt(1.0 / a))
-        found += [weights, namespace_of(like).zeros_like(weights[0, :])]
-    return found
+        weights = _normal_matrix(random, like, a, b, math.sqrt(1.0 / a))
+        result += [weights, namespace_of(like).zeros_like(weights[0, :])]
+    return result
 
 
 def _with_gradient(losses: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
     """Losses of the rows, and the gradient of their sum."""
 
     def total(x: Array) -> tuple[Array, Array]:
-        found = losses(x)
-        return namespace_of(found).sum(found), found
+        result = losses(x)
+        return namespace_of(result).sum(result), result
 
-    (_, found), gradient = value_and_grad(total, has_aux=True)(x)
-    return stop_gradient(found), gradient
+    (_, result), gradient = value_and_grad(total, has_aux=True)(x)
+    return stop_gradient(result), gradient
 
 
 def _run(layers: Parameters, x: Array) -> Array:
@@ -135,8 +135,8 @@ def _separable_judged(ensemble: Sequence[Parameters], x: Inputs, y: Inputs) -> t
     left = xp.concat([*(f / len(ensemble) for f in rows), one], axis=1)
 
     right = xp.concat([*columns, xp.zeros_like(one)], axis=1)
-    found, gradient = _with_gradient(lambda right: _info_nce(left, right, reduction="none"), right)
-    return found, gradient[:, -1]
+    result, gradient = _with_gradient(lambda right: _info_nce(left, right, reduction="none"), right)
+    return result, gradient[:, -1]
 
 
 SEPARABLE = Critic(_separable_loss, _separable_judged, _initial)
@@ -161,10 +161,10 @@ def of_all_pairs(scores: Callable[[Any, Inputs, Inputs], Array], width: int, ini
         losses, shares = [], xp.zeros_like(first[:, 0])
         for start in range(0, count, size):
             numbers = xp.arange(start, min(start + size, count), device=device_of(first))
-            some = x.taken(numbers)
+            some = x.select(numbers)
             mean = sum(scores(p, some, y) for p in ensemble) / len(ensemble)
-            found, gradient = _with_gradient(partial(from_scores.info_nce, positives=numbers, reduction="none"), mean)
-            losses.append(found)
+            result, gradient = _with_gradient(partial(from_scores.info_nce, positives=numbers, reduction="none"), mean)
+            losses.append(result)
             shares = shares + xp.sum(gradient, axis=0)
         return xp.concat(losses), shares
 
@@ -183,7 +183,7 @@ def _joint_initial(random: Random, squares: Array, features: tuple[int, int]) ->
     """Parameters of the separable critic and of the joint term, whose weights are 0 in the kept critic."""
     first, kept = _initial(random, squares, features)
     layers = [x for width in features for x in _network(random, squares, (width, HIDDEN, OUTPUTS))]
-    weights = _drawn(random, squares, OUTPUTS, 1, 0.1)[:, 0]
+    weights = _normal_matrix(random, squares, OUTPUTS, 1, 0.1)[:, 0]
     return [*first, *layers, weights], [*kept, *layers, namespace_of(weights).zeros_like(weights)]
 
 

@@ -22,7 +22,7 @@ class Inputs(NamedTuple):
     coordinates: Array
     features: Array
 
-    def taken(self, numbers: Array) -> Inputs:
+    def select(self, numbers: Array) -> Inputs:
         """Selected rows."""
         return Inputs(*(namespace_of(x).take(x, numbers, axis=0) for x in self))
 
@@ -38,10 +38,10 @@ class Pairs(NamedTuple):
         """Number of pairs."""
         return int(self.x.coordinates.shape[0])
 
-    def taken(self, numbers: Iterable[int]) -> Pairs:
+    def select(self, numbers: Iterable[int]) -> Pairs:
         """Selected pairs."""
         chosen = indices(numbers, self.x.coordinates)
-        return Pairs(self.x.taken(chosen), self.y.taken(chosen))
+        return Pairs(self.x.select(chosen), self.y.select(chosen))
 
 
 def indices(numbers: Iterable[int], like: Array) -> Array:
@@ -141,13 +141,13 @@ def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
     x, y = x - means[0], y - means[1]
     spectra = [xp.linalg.eigh(z.T @ z / count) for z in (x, y)]
     between, noise = x.T @ y / count, (x.shape[1] + y.shape[1]) / count
-    found = []
+    result = []
     for ridge in ridges:
         first, second = (_whitening(xp, spectrum, ridge) for spectrum in spectra)
         left, correlations, right = xp.linalg.svd(first.T @ between @ second, full_matrices=False)
         squares = xp.clip(correlations, 0.0, 1.0) ** 2
-        found.append(Canonical(means, (first @ left, second @ right.T), squares, noise))
-    return found
+        result.append(Canonical(means, (first @ left, second @ right.T), squares, noise))
+    return result
 
 
 def _whitening(xp: Namespace, spectrum: tuple[Array, Array], ridge: float) -> Array:

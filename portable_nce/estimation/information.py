@@ -13,7 +13,7 @@ from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.types import AnyArray
 from .critics import JOINT, SEPARABLE, Critic, own
-from .display import drawn, progress_bar
+from .display import draw, progress_bar
 from .features import Pairs, fitted, indices
 from .statistics import Fold, extrapolated, summary
 from .training import Trainer, best_start
@@ -94,7 +94,7 @@ class MutualInformation(NamedTuple):
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the learning curve, the interval and the ceiling with Matplotlib, and return the axes."""
-        return drawn(self, axes)
+        return draw(self, axes)
 
 
 def mutual_information(
@@ -191,9 +191,9 @@ def mutual_information(
     trainer = Trainer(family, x, steps=steps, batch=min(batch, int(x.shape[0])))
     with progress_bar(folds * (seeds + len(FRACTIONS)) if progress else 0) as bar:
         plan = _Plan(trainer, transform, folds, isinstance(critic, str), x, clusters, random, bar)
-        found, single, converged = plan.run(y, seeds=seeds)
+        result, single, converged = plan.run(y, seeds=seeds)
         null, _, _ = plan.run(_reordered(y, clusters, random), fractions=FRACTIONS[:1])
-    return _result(found, single, null, x, converged=converged)
+    return _result(result, single, null, x, converged=converged)
 
 
 # ------------------------------------------------------------------------------------------------------------ arguments
@@ -249,10 +249,10 @@ def _clusters(groups: Any, count: int) -> list[list[int]]:
     labels = _listed(groups) if is_array(groups) else list(groups)
     if len(labels) != count:
         raise ValueError(f"groups: expected a label of each of the {count} rows, got {len(labels)}")
-    found: dict[Any, list[int]] = {}
+    result: dict[Any, list[int]] = {}
     for i, label in enumerate(labels):
-        found.setdefault(label, []).append(i)
-    return list(found.values())
+        result.setdefault(label, []).append(i)
+    return list(result.values())
 
 
 def _listed(x: Any) -> list[Any]:
@@ -365,15 +365,15 @@ def _fold(trainer: Trainer, ensemble: Sequence[Any], pieces: Sequence[Pairs], la
 
 
 def _result(
-    found: list[Fold], single: list[list[Fold]], null: list[Fold], x: Array, *, converged: bool
+    result: list[Fold], single: list[list[Fold]], null: list[Fold], x: Array, *, converged: bool
 ) -> MutualInformation:
     """Reportable numbers and flags."""
-    whole, independent = summary(found), summary(null)
+    whole, independent = summary(result), summary(null)
     curve = [summary(folds) for folds in single]
-    likely, most = (extrapolated(found, single[0], single[1], rate) for rate in (0.5 * sum(RATES), RATES[1]))
-    ceiling = min(math.log(len(fold.influence)) for fold in found)
+    likely, most = (extrapolated(result, single[0], single[1], rate) for rate in (0.5 * sum(RATES), RATES[1]))
+    ceiling = min(math.log(len(fold.influence)) for fold in result)
     flags = []
-    if min(len(set(fold.clusters)) for fold in found) < FEWEST:
+    if min(len(set(fold.clusters)) for fold in result) < FEWEST:
         flags.append("too few pairs")
     if independent.value > NOTHING + 3.1 * independent.error:
         flags.append("null above zero")

@@ -78,7 +78,7 @@ class Trainer:
             chosen, order = order[: self.batch], order[self.batch :]
             rate = RATE * min(1.0, step / WARM_UP) * DROP**drops
             rates = rate, rate / (1.0 - 0.9**step), 1.0 / math.sqrt(1.0 - 0.999**step)
-            state = self.step(state, *train.taken(chosen), rates)
+            state = self.step(state, *train.select(chosen), rates)
             if step % EVERY == 0:
                 loss, waited = float(self.loss(state[0], *stop)), waited + 1
                 if loss < best:

@@ -20,7 +20,7 @@ __all__ = ["encode_in_chunks"]
 def encode_in_chunks(
     encoder: Callable[..., Any], /, *inputs: Any, chunk_size: int, key: jax.Array | None = None
 ) -> Any:
-    """Return the encoding of a batch, computed in chunks, of which the backward pass holds one at a time.
+    """Return the encoding of a batch in chunks; the backward pass holds the activations of one chunk.
 
     This is gradient caching (GradCache): the loss sees the embeddings of the whole batch, but the encoder's activations
     are held for one chunk only. The embeddings are computed once by `jax.lax.map`. In the backward pass,

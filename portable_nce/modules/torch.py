@@ -216,8 +216,8 @@ class Loss(nn.Module):
         ):  # AttributeError before registration, so that a tensor of that name can be registered
             scale = self._learned_scale(self.log_scale)
             return 1.0 / scale if name == "temperature" else scale
-        found: Any = self._given(self.scaled)
-        return found if (self.scaled == "temperature") == (name == "temperature") else 1.0 / found
+        result: Any = self._given(self.scaled)
+        return result if (self.scaled == "temperature") == (name == "temperature") else 1.0 / result
 
     def _given(self, name: str) -> Any:
         """Return an option as given, or its default."""
@@ -1049,7 +1049,7 @@ class SentenceLoss(nn.Module):
 
 
 def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: int, **named: Any) -> Any:
-    """Return the encoding of a batch, computed in chunks, of which the backward pass holds one at a time.
+    """Return the encoding of a batch in chunks; the backward pass holds the activations of one chunk.
 
     This is gradient caching (GradCache): the loss sees the embeddings of the whole batch, but the encoder's activations
     are held for one chunk only. The embeddings are computed once. In the backward pass, each chunk is recomputed with

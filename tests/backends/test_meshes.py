@@ -106,7 +106,7 @@ def test_a_group_of_one_process_is_one_process(group: Any) -> None:
 
 
 def test_the_collectives_of_a_group_of_one(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of an eager call, and those that a compiler traces."""
+    """Eager and compiled collectives."""
     torch_ranks = importlib.import_module("portable_nce.backends.torch_ranks")
     ranks: Any = torch_ranks.communicator(group)
     x = torch.tensor(A)

@@ -432,7 +432,7 @@ def _listed(result: Any) -> Any:
     return result
 
 
-# ------------------------------------------------------------------------------------------- what becomes of all these
+# ------------------------------------------------------------------------------------------------------------- results
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tape.md").read_text(encoding="utf-8")
@@ -518,7 +518,7 @@ def test_indexing_and_further_calls_are_differentiated() -> None:
         assert outcome(Call(lambda x, f=f: pnce.grad(lambda y: np.sum(f(y) ** 2))(x), (MATRIX,))) == "right", k
 
 
-# ---------------------------------------------------------------------- what would take a varying number for a constant
+# ----------------------------------------------------------------------------------------------------- silent constants
 
 
 def written(write: Callable[[Any, Any], Any]) -> Callable[[Any], np.ndarray]:

@@ -156,7 +156,7 @@ def test_the_error_is_that_of_a_jackknife() -> None:
     parameters, _ = critics.SEPARABLE.initial(Random(0), squares, (1, 1))
 
     def bound(chosen: Any) -> tuple[float, Any]:
-        losses, shares = critics.SEPARABLE.judged([parameters], x.taken(chosen), y.taken(chosen))
+        losses, shares = critics.SEPARABLE.judged([parameters], x.select(chosen), y.select(chosen))
         influence = losses.mean() - losses - shares
         return math.log(len(chosen)) - float(losses.mean()), influence
 

@@ -146,7 +146,7 @@ def test_the_length_of_embeddings_is_of_no_account(variant: Variant, name: str) 
         assert close([found[0], found[3]], [wanted, by_scale], 8 * variant.eps())
 
 
-# --- nothing to compare, and what takes no part ---------------------------------------------------------------------
+# --- no comparisons, and masked pairs -------------------------------------------------------------------------------
 
 
 @EACH_DTYPE

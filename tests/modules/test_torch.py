@@ -128,7 +128,7 @@ def test_options_of_a_call_go_before_those_of_the_module() -> None:
     torch.testing.assert_close(loss(A, B, temperature=0.7, **options), pnce.info_nce(A, B, temperature=0.7, **options))
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 def head(x: Any, /) -> Any:
@@ -325,7 +325,7 @@ def test_a_similarity_is_learned() -> None:
     assert torch.autograd.grad(value, loss.get_parameter("similarity.weight"))[0].abs().sum() > 0
 
 
-# --- what modules are for -------------------------------------------------------------------------------------------
+# --- use of modules -------------------------------------------------------------------------------------------------
 
 
 def filled(*, labels: bool = False) -> MemoryQueue:

@@ -479,7 +479,7 @@ def test_the_slopes_by_each_statistic_reach_the_scores(statistic: str, pairing: 
             np.testing.assert_allclose(gradient[place], slope, rtol=1e-6, atol=1e-7)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def contrast(x: Any = X, y: Any = Y, **options: Any) -> Any:
