@@ -23,7 +23,7 @@ from .._core.ranks import RankReport, Ranks, agree, end_exchange, propagates_err
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf
 
-__all__ = ["Queue", "columns_of", "extra_columns", "is_full", "queue_init", "queue_push", "with_own"]
+__all__ = ["Queue", "columns_of", "extra_columns", "is_full", "queue_init", "queue_push", "with_batch_columns"]
 
 
 class Queue(NamedTuple):
@@ -198,11 +198,11 @@ def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -
     xp, _ = common_namespace(queue=queue.rows, **{"queue.labels": held}, labels=labels)
     check_integers(xp, "queue.labels", held, (slots,))
     check_integers(xp, "labels", labels, shape)
-    holds, given = xp.iinfo(held.dtype), xp.iinfo(labels.dtype)
-    if given.min < holds.min or given.max > holds.max:
+    queue_limits, label_limits = xp.iinfo(held.dtype), xp.iinfo(labels.dtype)
+    if label_limits.min < queue_limits.min or label_limits.max > queue_limits.max:
         raise TypeError(
-            f"labels: expected a dtype that the queue's, {held.dtype}, has all numbers of, got {labels.dtype}; convert "
-            f"them with {cast_hint(labels)}"
+            f"labels: expected labels that fit the queue's dtype {held.dtype}, got {labels.dtype}; convert them with "
+            f"{cast_hint(labels)}"
         )
 
 
@@ -228,7 +228,7 @@ def is_full(valid: Array) -> bool:
     return adapter.mode == "eager" and bool(adapter.concrete_value(namespace_of(valid).all(valid)))
 
 
-def with_own(valid: Array, n_rows: int) -> Array:
+def with_batch_columns(valid: Array, n_rows: int) -> Array:
     """Mask of valid columns: in-batch columns, one per row, and extra ones."""
     xp = namespace_of(valid)
     return xp.concat([xp.ones((n_rows,), dtype=xp.bool, device=device_of(valid)), valid], axis=0)
@@ -243,4 +243,4 @@ def extra_columns(
     check_floating(xp, **{name: embeddings, "keys": columns})
     check_width("keys", columns, embeddings.shape[1])
     extra = Embedding(upcast(xp, columns), (columns.dtype,))
-    return extra, () if valid is None or is_full(valid) else (with_own(valid, n_rows),)
+    return extra, () if valid is None or is_full(valid) else (with_batch_columns(valid, n_rows),)

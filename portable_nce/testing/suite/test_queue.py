@@ -127,7 +127,7 @@ def test_labels_of_another_dtype(variant: Variant, held: str, given: str) -> Non
         assert_belongs(variant, pushed.labels, variant.array([7, 8], held), (3,))
         assert variant.to_list(pushed.labels) == [0, 7, 8]
         return
-    with pytest.raises(TypeError, match=r"\Alabels: expected a dtype that the queue's, .*, has all numbers of, got"):
+    with pytest.raises(TypeError, match=r"\Alabels: expected labels that fit the queue's dtype .*, got"):
         pnce.queue_push(queue, rows, labels=labels)
 
 
