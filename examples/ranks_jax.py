@@ -22,7 +22,7 @@ def loss(weights: Any, image: Any, text: Any, across: Any = None) -> Any:
 
 
 def in_a_map(mesh: Any, weights: Any, image: Any, text: Any) -> Any:
-    def local(weights: Any, image: Any, text: Any) -> Any:  # gets the rows of one device
+    def local(weights: Any, image: Any, text: Any) -> Any:  # sees the rows of one device
         return loss(weights, image, text, across=pnce.across("data"))
 
     rows = jax.P("data")
