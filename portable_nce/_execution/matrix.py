@@ -303,6 +303,7 @@ class ScoreMatrix(NamedTuple):
                 "the number of negatives of a row is not known": len(pairing.columns) > 0,  # ids as well
                 "a row has several positives in a sum over pairs": structure.views > 1 and not pairing.one_per_row,
                 "the mean is over pairs": structure.absent and plan.divide_by != "rows",
+                "a row may have no positive": structure.by_index and not self.indices_checked,
             }
         else:
             obstacles["no row has a positive"] = structure.absent
@@ -356,11 +357,17 @@ class ScoreMatrix(NamedTuple):
             return None
         rows, columns = self.rows[0], self.columns[0]
         space = namespace_of(rows)
-        sorted_rows = space.take(rows, order, axis=0)
-        same = columns is rows and column_order is order
+        sorted_rows = sorted_columns = space.take(rows, order, axis=0)
+        if columns is not rows or column_order is not order:
+            sorted_columns = space.take(columns, column_order, axis=0)
+            if not (ids or isinstance(plan, PairsPlan)):
+                # A row without a positive does not count: a NaN there must not reach columns.
+                low = xp.searchsorted(sorted_column_labels, sorted_labels, side="left")
+                n_positives = xp.searchsorted(sorted_column_labels, sorted_labels, side="right") - low - int(own)
+                (sorted_rows,) = rows_where(space, n_positives > 0, sorted_rows)
         inputs = Inputs(
             rows=(sorted_rows,),
-            columns=(sorted_rows if same else space.take(columns, column_order, axis=0),),
+            columns=(sorted_columns,),
             by_row=by_row,
             row_labels=(sorted_labels,),
             column_labels=(sorted_column_labels,),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from portable_nce._execution import plans, replay
+import portable_nce as pnce
+from portable_nce._execution import matrix, plans, replay
 from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import differentiate
@@ -48,3 +50,49 @@ def test_modes_that_see_each_operation(variant: Variant, case: Case, monkeypatch
     arrays = [*arrays_of(variant, case, "float64").values()]
     graph = make_fx(case.function)(*arrays)
     torch.testing.assert_close(graph(*arrays), case.function(*arrays), equal_nan=True)
+
+
+ROWS, UNPAIRED = 40, (7, 31)
+"""Numbers of rows, and those that have a label of their own."""
+OBJECTIVES = {
+    "each": pnce.objectives.info_nce(),
+    "pooled": pnce.objectives.info_nce(multi_positive="pooled"),
+    "separate": pnce.objectives.info_nce(multi_positive="separate"),
+    "flat_nce": pnce.objectives.flat_nce(),
+    "hard_negatives": pnce.objectives.hard_negatives(beta=0.5, tau_plus=0.1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "neg_sq_euclidean"])
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_row_without_a_positive_reaches_no_column(
+    variant: Variant, objective: str, similarity: Any, monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    """Also where labels are sorted, which pays for large matrices alone."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, ROWS, 5))
+    labels, others = rng.integers(0, 6, (2, ROWS))
+    labels[[*UNPAIRED]] = 90, -90
+    monkeypatch.setattr(matrix, "is_large", lambda *_: large)
+    monkeypatch.setattr(matrix, "label_blocks", lambda _: (8, ROWS))
+    arrays = [variant.array(z.tolist()) for z in (labels, others)]
+
+    def loss(x: Any, y: Any) -> Any:
+        pairing = pnce.pairings.labels(*arrays)
+        return pnce.contrast(x, y, objective=OBJECTIVES[objective], pairing=pairing, similarity=similarity)
+
+    wanted = results_of(variant, loss, x, y)
+    x[[*UNPAIRED]] = np.asarray([[np.nan], [np.inf]])
+    value, to_rows, to_columns = results_of(variant, loss, x, y)
+    np.testing.assert_allclose(value, wanted[0], rtol=1e-12)
+    np.testing.assert_allclose(to_columns, wanted[2], rtol=1e-9, atol=1e-12)
+    live = np.setdiff1d(range(ROWS), UNPAIRED)
+    np.testing.assert_allclose(to_rows[live], wanted[1][live], rtol=1e-9, atol=1e-12)
+
+
+def results_of(variant: Variant, loss: Any, *arrays: Any) -> list[np.ndarray]:
+    value, gradients = differentiate(loss, [variant.floats(z.tolist(), "float64") for z in arrays])
+    return [np.asarray(variant.to_list(z)) for z in (value, *gradients)]

@@ -470,6 +470,35 @@ def test_indices_out_of_range(variant: Variant, outside: int) -> None:
             assert variant.to_list(values)[2] == 0.0, name
 
 
+OBJECTIVES: dict[str, Any] = {
+    "info_nce": "info_nce",
+    "hard_negatives": pnce.objectives.hard_negatives(beta=0.5, tau_plus=0.05),
+    "logistic": "logistic",
+    **{by: pnce.objectives.contrastive(margin=1.0, average=by) for by in ("all", "nonzero")},
+    "balanced": pnce.objectives.contrastive(margin=1.0, balance=True),
+    "triplet": pnce.objectives.triplet(margin=0.5),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_row_whose_index_is_out_of_range_has_no_positive(variant: Variant, objective: str) -> None:
+    """Its pairs are negatives, as with a boolean matrix of positives."""
+    embeddings = [variant.floats(sixteenths((6, 3), seed)) for seed in (1, 2)]
+    columns = [0, 1, -1, 2, 7, 0]
+    matrix = variant.array([[column == j for j in range(6)] for column in columns])
+
+    def loss(*embeddings: Any, pairing: Any) -> Any:
+        return pnce.contrast(*embeddings, objective=OBJECTIVES[objective], pairing=pairing, similarity="dot")
+
+    try:
+        result = differentiate(partial(loss, pairing=pnce.pairings.index(variant.array(columns))), embeddings)
+    except ValueError:
+        return  # the variant reads values: see the test above
+    wanted = differentiate(partial(loss, pairing=pnce.pairings.explicit(matrix)), embeddings)
+    for ours, theirs in zip((result[0], *result[1]), (wanted[0], *wanted[1]), strict=True):
+        assert oracles.error(variant.to_list(ours), variant.to_list(theirs)) <= 64 * variant.eps()
+
+
 # --- scores of minus infinity -----------------------------------------------------------------------------------------
 
 
