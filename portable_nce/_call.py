@@ -107,24 +107,24 @@ def contrast(
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         A name, a similarity of `portable_nce.similarities`, or a function from (N, D), (K, D) to scores (N, K).
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        Temperature τ > 0, or that of each row; differentiable as an array.
+        Temperature τ > 0, shared or one per row; differentiable if an array.
     symmetric : bool, default: False
         Whether to average the loss of the rows and the loss of the columns.
     mask : array of bool, shape (N, K), optional
-        Pairs that take part; all by default.
+        Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows (with `symmetric`, of the columns too).
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
     hardness : float, default: 0.0
-        The strength α ≥ 0 with which negatives count more the harder they are: :math:`\alpha\, \mathrm{sg}(s_{ij})`,
-        a constant, is added to their scores :math:`g_{ij}`. For objectives of the softmax family.
+        Strength α ≥ 0 of the emphasis on hard negatives: the constant :math:`\alpha\, \mathrm{sg}(s_{ij})` is added to
+        their scores :math:`g_{ij}`. For objectives of the softmax family.
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        How matrices are multiplied; see :doc:`/options`.
+        Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional
-        Ranks that have other rows of the same batch; see `portable_nce.across`.
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -134,9 +134,9 @@ def contrast(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type or dtype, or of another library.
+        If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option does not fit.
+        If a shape, device or option is invalid.
 
     Examples
     --------
