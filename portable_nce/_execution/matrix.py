@@ -64,11 +64,14 @@ class Prepared(NamedTuple):
     def arrays(self) -> Arrays:
         """All arrays, with the numbers of rows in the order of the sweep."""
         inputs, order = self.inputs, self.order
-        by_row = as_arrays(inputs.by_row, inputs.rows[0])
+        by_row, scale = as_arrays(inputs.by_row, inputs.rows[0]), inputs.scale
         if order is not None:
             xp = namespace_of(order)
-            by_row = tuple(xp.take(x, order, axis=0) if len(x.shape) > 0 else x for x in by_row)
-        return inputs._replace(by_row=by_row).flat
+            by_row, scale = (
+                tuple(xp.take(x, order, axis=0) if x.shape[:1] == order.shape else x for x in group)
+                for group in (by_row, scale)
+            )
+        return inputs._replace(by_row=by_row, scale=scale).flat
 
 
 def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:

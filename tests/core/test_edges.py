@@ -18,8 +18,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce._core import checks, ranks
-from portable_nce._execution import matrix, tiling
+from portable_nce._core import ranks
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
 from portable_nce.testing import CASES, oracles
@@ -232,35 +231,6 @@ def test_the_parts_of_a_loss_have_the_defaults_that_they_document() -> None:
                 assert said[1].endswith(("optional", "default: None")), (factory, name)
             else:
                 assert default.replace('"', "'") == repr(parameter.default), (factory, name)
-
-
-# Large matrices with block_size="auto", which small arrays would not test.
-
-SIZES: dict[str, dict[str, int]] = {
-    "few rows": {"_MASKED_ENTRIES": 1, "_ROWS": 3, "_TILE_ENTRIES": 9},
-    "one row": {"_MASKED_ENTRIES": 1, "_ROWS": 1, "_TILE_ENTRIES": 1},
-    "rows by columns": {"_MASKED_ENTRIES": 20, "_ROWS": 2, "_TILE_ENTRIES": 10},
-    "nothing kept": {"_KEPT_ENTRIES": 0, "_ROWS": 2, "_TILE_ENTRIES": 24},
-    "far away": {"_FAR_ENTRIES": 60, "_FAR_ROWS": 6, "_ROWS": 1},
-}
-
-
-@pytest.mark.internals
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("loss", EXECUTIONS.values(), ids=EXECUTIONS)
-def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
-    monkeypatch: pytest.MonkeyPatch, loss: Callable[..., Any], sizes: dict[str, int]
-) -> None:
-    expected, slopes = differentiate(functools.partial(loss, block_size=None), (ROWS, WEIGHTS))
-    for name, size in sizes.items():
-        monkeypatch.setattr(tiling, name, size)
-    if "_FAR_ROWS" in sizes:
-        for module in (checks, matrix):
-            monkeypatch.setattr(module, "on_accelerator", lambda _: True)
-    value, gradients = differentiate(functools.partial(loss, block_size="auto"), (ROWS, WEIGHTS))
-    np.testing.assert_allclose(value, expected, rtol=1e-12)
-    for ours, slope in zip(gradients, slopes, strict=True):
-        np.testing.assert_allclose(ours, slope, rtol=1e-10, atol=1e-13)
 
 
 # Parts of losses.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import portable_nce as pnce
-from portable_nce._execution import matrix, plans, replay
+from portable_nce._core import checks
+from portable_nce._execution import matrix, plans, replay, search, tiling
 from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import differentiate
@@ -50,6 +52,45 @@ def test_modes_that_see_each_operation(variant: Variant, case: Case, monkeypatch
     arrays = [*arrays_of(variant, case, "float64").values()]
     graph = make_fx(case.function)(*arrays)
     torch.testing.assert_close(graph(*arrays), case.function(*arrays), equal_nan=True)
+
+
+SIZES: dict[str, dict[str, int]] = {
+    "few rows": {"_MASKED_ENTRIES": 1, "_ROWS": 3, "_TILE_ENTRIES": 9},
+    "one row": {"_MASKED_ENTRIES": 1, "_ROWS": 1, "_TILE_ENTRIES": 1},
+    "rows by columns": {"_MASKED_ENTRIES": 20, "_ROWS": 2, "_TILE_ENTRIES": 10},
+    "nothing kept": {"_KEPT_ENTRIES": 0, "_ROWS": 2, "_TILE_ENTRIES": 24},
+    "accelerator": {"_FAR_ENTRIES": 60, "_FAR_ROWS": 6, "_ROWS": 1},
+    "sorted labels": {},
+}
+"""Sizes of blocks and tiles for arrays of a few rows."""
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize("sizes", SIZES)
+def test_no_size_of_blocks_changes_a_loss(monkeypatch: pytest.MonkeyPatch, sizes: str) -> None:
+    def results() -> dict[str, list[Any]]:
+        plans.PLANS.clear()
+        replay.SWEEPS.clear()
+        found = {}
+        for case in CASES:
+            options = {key: value for key, value in case.options.items() if key != "block_size"}
+            arrays = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
+            value, gradients = differentiate(replace(case, options=options).function, arrays, len(case.arguments))
+            found[case.name] = [value, *gradients]
+        return found
+
+    wanted = results()
+    for name, size in SIZES[sizes].items():
+        monkeypatch.setattr(tiling, name, size)
+    if sizes == "accelerator":
+        for module in (checks, matrix, search):
+            monkeypatch.setattr(module, "on_accelerator", lambda _: True)
+    if sizes == "sorted labels":
+        monkeypatch.setattr(matrix, "is_large", lambda *_: True)
+        monkeypatch.setattr(matrix, "label_blocks", lambda _: (3, 64))
+    for case, arrays in results().items():
+        for result, expected in zip(arrays, wanted[case], strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-11, err_msg=case)
 
 
 ROWS, UNPAIRED = 40, (7, 31)
