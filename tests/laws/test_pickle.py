@@ -224,7 +224,7 @@ def test_a_gradient_in_a_class_is_a_method() -> None:
     """Like a function."""
     _same(_Model().gradient(X), np.full_like(X, 2.0))
     assert _Model.gradient.__name__ == "gradient"
-    assert _Model.gradient.__doc__ == "Give a scaled sum."
+    assert _Model.gradient.__doc__ == "A scaled sum."
 
 
 def uses_of(given: dict[str, dict[str, Any]]) -> list[Any]:
