@@ -462,7 +462,7 @@ def plugin(session: nox.Session) -> None:
 
 
 def vendor(session_environment: Environment) -> Mapping[str, str]:
-    """Copy both folders into two packages, one with array-api-compat; return the settings to import them."""
+    """Copy portable_nce/ and backends/ into two packages, one with array-api-compat; return the settings to import."""
     home = WORK / "vendored"
     shutil.rmtree(home, ignore_errors=True)
     for package in (home / "dummy" / "_vendor", home / "plain"):
@@ -477,7 +477,7 @@ def vendor(session_environment: Environment) -> Mapping[str, str]:
 
 @nox.session(venv_backend="none", tags=FULL)
 def vendored(session: nox.Session) -> None:
-    """Vendor both folders in other packages, with and without array-api-compat, and run a part of the suite."""
+    """Vendor the package in others, with and without array-api-compat, and run a part of the suite."""
     alone_ = environment(session, "vendored", project=False)
     env = vendor(alone_)
     pytest(alone_, "vendored", "tests/vendored/test_alone.py", env=env)
@@ -605,7 +605,7 @@ def release(session: nox.Session) -> None:
 
     ``--repository https://github.com/OWNER/NAME``: adds links and badges to a copy of the tree, and writes the recipe
     for conda-forge; known on GitHub. ``--email name@example.org``: address of the authors. ``--fill`` writes both into
-    this checkout and stops. ``--tag v0.1.0``: tag of the release; must match the version, and need a date in the
+    this checkout and stops. ``--tag v0.1.0``: tag of the release; must match the version, which needs a date in the
     changelog.
     """
     options = release_options(session.posargs)

@@ -12,7 +12,7 @@ from .numpy_namespace import where
 from .tape import TapeAdapter
 
 LARGE = 2**15
-"""Matrix size from which a product with ones is faster than a sum."""
+"""Number of matrix entries from which a product with ones is faster than a sum."""
 
 
 def keep_memory() -> None:

@@ -678,9 +678,8 @@ class TapeNamespace:
             setattr(self, name, self._bind(primitive))
         self.power = self.pow
         self.linalg = TapeLinalg(self)
-        self._is_differentiable = functools.cache(
-            _is_differentiable
-        )  # one cache per library: comparing dtypes of two libraries may raise
+        # One cache per library: comparing dtypes of two libraries may raise.
+        self._is_differentiable = functools.cache(_is_differentiable)
         self._add_at = _linear(add_at, lambda xp, g, x, numbers, size: xp.apply(_GATHER, g, numbers=numbers))
 
     def _bind(self, primitive: Primitive) -> Function:

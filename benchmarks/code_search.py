@@ -133,9 +133,8 @@ def losses(encoder: Encoder, name: str = SENTENCES) -> dict[str, Loss]:
     flat: Loss = partial(pnce.contrast, objective=pnce.objectives.flat_nce(), temperature=TEMPERATURE, symmetric=True)
     found = {EAGER: of(by_hand)}
     if spec := importlib.util.find_spec("open_clip"):
-        source = Path(
-            (spec.submodule_search_locations or [])[0], "loss.py"
-        )  # importing the whole package needs torchvision
+        # Importing the whole package needs torchvision.
+        source = Path((spec.submodule_search_locations or [])[0], "loss.py")
         clip = runpy.run_path(str(source))["ClipLoss"]()
         found[OPEN_CLIP] = of(lambda x, y: clip(normalize(x), normalize(y), 1 / TEMPERATURE))
     if name.startswith(SENTENCES) and importlib.util.find_spec("sentence_transformers"):

@@ -64,11 +64,11 @@ CONTESTANTS: Final[dict[tuple[str, str], Contestant]] = {}
 def contestant(*losses: str, name: str, library: str) -> Callable[[Callable[[str, Setting], Run]], None]:
     """Register a function of loss and setting for some losses."""
 
-    def common_namespace(prepare: Callable[[str, Setting], Run]) -> None:
+    def register(prepare: Callable[[str, Setting], Run]) -> None:
         for loss in losses:
             CONTESTANTS[loss, name] = Contestant(loss, name, library, prepare)
 
-    return common_namespace
+    return register
 
 
 def numbers(setting: Setting) -> tuple[Any, Any, Any, Any]:

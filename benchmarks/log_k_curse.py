@@ -777,7 +777,7 @@ def write(results: Results) -> None:
 
 
 def main() -> None:
-    """Train all estimators, and print or write the results."""
+    """Run all trainings, and print or write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few steps; prints the tables and writes nothing")
     parser.add_argument("--choose", action="store_true", help="print the grid of hyper-parameters and write nothing")

@@ -211,7 +211,7 @@ On a CPU: Python {platform.python_version()}, {libraries}.
 
 
 def main() -> None:
-    """Train all estimators, and print or write the results."""
+    """Train with all losses, and print or write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few steps; prints the table and writes nothing")
     options = parser.parse_args()

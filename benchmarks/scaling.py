@@ -73,7 +73,7 @@ def contestants() -> dict[str, Any]:
 
 
 def counted(name: str, *, gives: bool) -> None:
-    """Count the rows of other ranks in a collective's result or input."""
+    """Count the entries from other ranks in a collective's result or input."""
     inner = getattr(dist, name)
 
     def collective(*args: Any, **options: Any) -> Any:

@@ -178,7 +178,7 @@ def contrast(
 class Options(NamedTuple):
     """Options that the losses share, in the order of their signatures.
 
-    `scaled_by`: name of the argument that is stored as `temperature`; unless "temperature", it is its inverse.
+    `scaled_by`: name of the argument stored as `temperature`. All names but "temperature" mean an inverse temperature.
     """
 
     temperature: Any
@@ -879,8 +879,8 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
 class _PairChecks(NamedTuple):
     """Result of checking a pairing's arrays and a mask.
 
-    `indices_checked`: indices are known to be in range. `n_columns`: number of columns of arrays of pairs, 0 without
-    any. `sharded`: other ranks have other columns.
+    `indices_checked`: indices are known to be in range. `n_columns`: number of columns of arrays of pairs without
+    those that are the same on all ranks, 0 without arrays. `sharded`: other ranks have other columns.
     """
 
     indices_checked: bool = False

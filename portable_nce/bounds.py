@@ -254,7 +254,8 @@ def dual_critic(
         \hat u^\oplus_i = \mathrm{lse}_{j}\, g_{ij} - g_{ii} - \log N.
 
     In `dual`, :math:`\hat u` gives the FlatNCE value, which is **not** a bound, since it uses the sampled negatives.
-    The negated mean of :math:`\hat u^\oplus` is the InfoNCE bound, but not in `dual`, which leaves the positive out.
+    The negated mean of :math:`\hat u^\oplus` is the InfoNCE bound; in `dual`, which leaves the positive out,
+    :math:`\hat u^\oplus` gives another value.
 
     Parameters
     ----------
@@ -1245,8 +1246,8 @@ def standard_error(bound: Callable[..., Any], scores: ArrayOf[ArrayT], /, *, gro
     scores : array, shape (K, K)
         Scores of K ≥ 4 pairs, positives on the diagonal.
     groups : int, default: 64
-        Number G ≥ 2 of groups of neighbouring pairs, at most K. Pairs that depend on their neighbours, as in a time
-        series, need long groups. The standard error has a relative error of about :math:`1 / \sqrt{2 G}`.
+        Number G ≥ 2 of groups of neighbouring pairs; K if K is smaller. Pairs that depend on their neighbours, as in a
+        time series, need long groups. The standard error has a relative error of about :math:`1 / \sqrt{2 G}`.
 
     Returns
     -------

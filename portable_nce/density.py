@@ -332,8 +332,8 @@ def info_nce_anchor(
     noise_log_q : float or array, shape (N, k) or (k,)
         Log-density of the noise at the samples.
     nu : float, default: 1.0
-        Prior weight ν > 0 of the anchor, relative to each other class. As ν → 0 the loss becomes `ranking_nce` with k -
-        1 samples.
+        Prior weight ν > 0 of the anchor, relative to each other class. As ν → 0 the loss becomes `ranking_nce` with
+        k - 1 samples.
     mask : array of bool, shape (N, k), optional
         Samples to include; all by default. Their number is the context's k; a context without samples does not count.
     weights : array, shape (N,), optional
@@ -528,7 +528,8 @@ def nre_c(
     function of the simulation.
 
     With k = 1 and γ = 1 it is `nre_a`. For γ → ∞ the anchor vanishes, and it is the mean of `nre_b` over the choices of
-    k - 1 samples. It is :math:`\gamma / (1 + \gamma)` times `info_nce_anchor` with ν = k / γ and q = 1.
+    k - 1 samples, with a free function of the simulation. For finite γ it is :math:`\gamma / (1 + \gamma)` times
+    `info_nce_anchor` with ν = k / γ and q = 1.
 
     Parameters
     ----------

@@ -170,7 +170,7 @@ def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
 
 
 def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights: AnyArray | None = None) -> ArrayT:
-    r"""Return the mean distance of positive pairs on the unit sphere, to a power.
+    r"""Return the mean power of the distances of positive pairs on the unit sphere.
 
     .. math:: \frac1N \sum_i \lVert \hat x_i - \hat y_i \rVert^\alpha, \qquad \hat x = x / \lVert x \rVert
 
@@ -314,7 +314,7 @@ def top_k_accuracy(
 
     .. math:: \mathrm{acc}_i = \big[\, |\{j \in Q(i) : g_{ij} \ge \max_{p \in P(i)} g_{ip}\}| < k \,\big]
 
-    Ties with a negative count as misses, so that collapsed embeddings have accuracy 0.
+    A tie with a negative counts against the row, so that collapsed embeddings have accuracy 0.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def top_k_accuracy(
 
     See Also
     --------
-    recall_at : Share of several positives.
+    recall_at : For rows with several positives, the share that is retrieved.
 
     References
     ----------
@@ -397,7 +397,7 @@ def recall_at(
     .. math:: \mathrm{recall}_i = \frac{1}{|P(i)|} \sum_{p \in P(i)}
         \big[\, |\{j \in P(i) \cup Q(i) \setminus p : g_{ij} \ge g_{ip}\}| < k \,\big]
 
-    Ties count as misses. With one positive per row it equals `top_k_accuracy`.
+    Ties count against a positive. With one positive per row it equals `top_k_accuracy`.
 
     Parameters
     ----------
@@ -531,9 +531,9 @@ class TopK(NamedTuple):
     Attributes
     ----------
     scores : array, shape (N, k)
-        Scores; -inf where there are fewer than k keys.
+        Scores; -inf where fewer than k keys are left after exclusion.
     indices : array of int, shape (N, k)
-        Indices of the keys; -1 where there are fewer than k keys.
+        Indices of the keys; -1 where fewer than k keys are left.
     """
 
     scores: Array

@@ -283,8 +283,8 @@ def cosent(
 
     .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big)
 
-    Equal grades are not compared; if all grades are equal, loss and gradient are 0. Sorting by grade makes it O(N log
-    N).
+    Equal grades are not compared; if all grades are equal, loss and gradient are 0. Sorting by grade makes it
+    O(N log N).
 
     Parameters
     ----------

@@ -222,9 +222,8 @@ class Pairing(EqualByContents):
         self.one_per_row = check_bool("one_per_row", one_per_row)
         self.one_per_column = check_bool("one_per_column", one_per_column)
         self.structure = UNKNOWN
-        self.extra_columns = (
-            False  # columns beyond the rows are negatives of all rows; `structure` describes the others
-        )
+        # Whether columns beyond the rows are negatives of all rows; `structure` then describes the others.
+        self.extra_columns = False
         # Whether the rule with exchanged arrays also describes columns against rows.
         self.exchangeable = False
 
@@ -446,7 +445,7 @@ def index(positives: AnyArray, /) -> Pairing:
     ----------
     positives : array of int, shape (N,)
         Column index of each row's positive, from 0 to K - 1. Out-of-range indices raise for NumPy and eager PyTorch CPU
-        tensors; elsewhere such a row does not count.
+        tensors; elsewhere such a row has no positive.
 
     Returns
     -------
@@ -727,7 +726,7 @@ def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     rows : array of bool, shape (N, C)
         Multi-hot labels of the rows.
     columns : array of bool, shape (K, C), optional
-        The same for the columns. None uses `rows` and excludes each row's pair with itself.
+        Those of the columns. None uses `rows` and excludes each row's pair with itself.
 
     Returns
     -------
@@ -772,7 +771,7 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     rows : array of float, shape (N,) or (N, C)
         Labels of the rows, numbers or vectors, without gradient. For two views, of both.
     columns : array of float, shape (K,) or (K, C), optional
-        The same for the columns. None uses `rows` and excludes each row's pair with itself.
+        Those of the columns. None uses `rows` and excludes each row's pair with itself.
     bandwidth : float
         Width h > 0 of the kernel, in the unit of the labels.
 
@@ -786,7 +785,7 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     TypeError
         If the labels are not real floating-point arrays.
     ValueError
-        If the labels have different shapes, or the bandwidth is not a positive finite number.
+        If the labels of rows and columns differ in their features, or the bandwidth is not a positive finite number.
 
     References
     ----------
@@ -834,7 +833,7 @@ def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: 
     rows : array, shape (N, E)
         The teacher's embeddings of the rows, without gradient.
     columns : array, shape (K, E), optional
-        The same for the columns. None uses `rows` and excludes each row's pair with itself.
+        Those of the columns. None uses `rows` and excludes each row's pair with itself.
     temperature : float or None, default: 0.05
         Temperature τ > 0 of the teacher, or None.
 
@@ -915,7 +914,7 @@ def guided(
 ) -> Pairing:
     r"""Row i is positive with column i; negatives that a guide considers positives are excluded.
 
-    With cosine similarities c of the guide's embeddings, column j is excluded if
+    With cosine similarities c of the guide's embeddings, the negative j is excluded if
 
     .. math:: c_{ij} > c_{ii} - m \quad \text{(absolute)}, \qquad c_{ij} > c_{ii} - m |c_{ii}| \quad \text{(relative)}.
 
@@ -1229,9 +1228,7 @@ class SmoothedRule(Record):
         own, others = _diagonal_rule(tile)
         xp = namespace_of(own)
         zero = xp.astype(tile.i - tile.i, tile.dtype)
-        share = (
-            zero + self.smoothing
-        ) / tile.n_columns  # in the dtype of the scores, which may be wider than a Python float
+        share = (zero + self.smoothing) / tile.n_columns  # in the scores' dtype, which may exceed a Python float
         weight = xp.where(own, 1.0 - (zero + self.smoothing) + share, share)
         return _or(own, others), _and(own, others), weight
 

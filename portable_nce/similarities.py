@@ -591,8 +591,8 @@ def max_sim(
         Valid tokens of the queries, the first array of the loss; all by default. Other tokens have no effect. For a
         loss of one array, it applies to both sides.
     document_mask : array of bool, shape (K, U), optional
-        Valid tokens of the documents. With further negatives (of `info_nce` and `two_tower`), K counts the positives,
-        then these. Separate negatives per query, (N, M, U, D), cannot be masked.
+        Valid tokens of the documents. With further negatives (of `info_nce` and `two_tower`, with as many tokens
+        each), K counts the positives, then these. Separate negatives per query, (N, M, U, D), cannot be masked.
     normalize : bool, default: True
         Whether tokens are normalised first, as in ColBERT, so that :math:`q_t^\top d_u` is a cosine.
 
@@ -868,7 +868,7 @@ def operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Op
 
 
 def measured_operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands, float]:
-    """Operands, and a bound of their inner products; infinite if unknown."""
+    """Operands, and a bound of their inner products; infinite if unknown or for unit rows."""
     rows, columns = _prepared(similarity, x, y, scale)
     if not similarity.inner_product or similarity.unit:
         return rows, columns, math.inf

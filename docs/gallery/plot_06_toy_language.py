@@ -2,8 +2,8 @@
 Noise-contrastive estimation of a language
 ==========================================
 
-A model of the next word is learned from noise words, without a sum over the vocabulary. The scores of local NCE are
-self-normalised log-probabilities. Ranking NCE leaves the partition function Z undetermined.
+A model of the next word is learned from text and noise words, without a sum over the vocabulary. The scores of local
+NCE are self-normalised log-probabilities. Ranking NCE leaves the partition function Z undetermined.
 """
 
 import matplotlib.pyplot as plt

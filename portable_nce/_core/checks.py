@@ -155,7 +155,7 @@ def indices_of(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> Ar
 
 
 def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) -> bool:
-    """`x` must hold indices below `count`; return whether its entries could be read and checked."""
+    """`x` must hold indices from 0 to `count` - 1; return whether its entries could be read and checked."""
     adapter = adapter_of(x)
     flat = xp.reshape(x, (-1,))
     for extreme in (xp.min(flat), xp.max(flat)):

@@ -156,7 +156,7 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
     a, b = (xp.where(x == 0, xp.ones_like(x), x) for x in largest)
     larger, smaller = xp.where(a > b, a, b), xp.where(a > b, b, a)
     one = xp.ones_like(a)
-    room = limit * one / xp.where(larger > 1, larger, one)  # at most 1: then both entries and their product are
+    room = limit * one / xp.where(larger > 1, larger, one)  # with a and b up to 1, so is their product
     long = room < smaller
     factor = xp.where(long, xp.sqrt(room / xp.where(long, smaller, one)), one)
     scaled = []

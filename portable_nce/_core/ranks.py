@@ -398,7 +398,7 @@ class Shards(NamedTuple):
         return _applied(_LinearMap("sum", self, self.columns), x)
 
     def kept_here(self, x: Array) -> Array:
-        """Array that only this rank has: with averaged gradients, its gradient is divided by the number of ranks."""
+        """Array that only this rank has; its gradient is the full one, also if other gradients are averaged."""
         return _applied(_LinearMap("own", self), x) if self.averaged else x
 
     def largest(self, x: Array, *, of_columns: bool = False) -> Array:

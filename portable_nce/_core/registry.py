@@ -29,7 +29,7 @@ _BUILT_IN = {
 }
 _ALIASES = {"jaxlib": "jax"}
 
-# Top-level module of an array type -> file of its namespace in backends/, where array-api-compat's is slower.
+# Top-level module of an array type -> file of its namespace in backends/; array-api-compat's is slower or missing.
 _NAMESPACES = {"numpy": "numpy_namespace", "torch": "torch_namespace", "mlx": "mlx_namespace"}
 
 _NEEDED = ("name", "stop_gradient", "value_and_grad", "custom_vjp", "value_and_vjp")

@@ -2,7 +2,7 @@
 
 For each tile, a family returns what the tile adds to its rows and a *residual* of the tile's shape. `merge` combines
 the parts of a row. `finish` returns losses, and the coefficients that turn residuals into cotangents of scores:
-``(coefficient * factor of the part)[:, None] * residual``. The number of each row can be multiplied into operands of D
+``(coefficient * factor of the part)[:, None] * residual``. The factor of each row can be multiplied into operands of D
 columns instead of the tile.
 """
 

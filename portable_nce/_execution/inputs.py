@@ -18,10 +18,10 @@ class Inputs(NamedTuple):
     Attributes
     ----------
     rows, columns : tuple of array
-        Operands of each channel in turn, those with a gradient first; or embeddings, where no columns
-        means the rows.
+        Operands of each channel in turn, those with a gradient first; or embeddings. Without columns, the rows of
+        embeddings are the columns too.
     partners : tuple of array
-        The positive of each row, (N, D), by index or in a queue.
+        The positive of each row, (N, D), by index or separate from a queue.
     scale : tuple of array
         Factor of the rows, if embeddings are given and it is an array: one entry, or (N, 1).
     by_row : tuple of array

@@ -82,7 +82,7 @@ class Layout(NamedTuple):
     embedded : bool
         Whether rows, columns and partners are embeddings, not operands.
     scale : float, optional
-        Factor of the unit rows, unless it is an array.
+        Factor of the rows, unless it is an array.
     """
 
     plan: Plan

@@ -96,7 +96,7 @@ class Shard(NamedTuple):
     """Position of a shard, some rows and all columns, in a larger matrix.
 
     `rows`, `columns`: their indices in the matrix of this `shape`, for rules. The first `n_own_columns` columns come
-    from the same rank as the rows and contain their positives.
+    from the same rank as the rows and contain the diagonals of positives.
     """
 
     rows: Array
@@ -121,7 +121,7 @@ class ScoreMatrix(NamedTuple):
     indices_checked: bool = False  # whether the pairing's indices are known to be in range
     bound: float = math.inf  # largest magnitude of the scores, if known
     partners: Operands = ()  # positives, if they are separate from the columns of a queue
-    scale: Any = None  # factor of the unit rows, if rows and columns are embeddings
+    scale: Any = None  # factor of the rows, if rows and columns are embeddings
     shard: Shard | None = None  # position in a larger matrix
     shards: Shards | None = None  # ranks that have the other rows of that matrix
     own_transpose: ScoreMatrix | None = None  # this rank's shard of the transposed matrix, if it is needed

@@ -50,7 +50,7 @@ def _extreme(xp: Namespace, scores: Array, members: Array, *, largest: bool) -> 
 
 
 def _farther(scores: Array, members: Array, positive_scores: Array) -> Array:
-    """For each score of `positive_scores` (N, M), the column of the largest smaller member; else of the smallest."""
+    """For each score of `positive_scores` (N, M), the column of the largest member below it, else the smallest."""
     xp, adapter = namespace_of(scores), adapter_of(scores)
     (n_rows, n_columns), otherwise = scores.shape, _extreme(xp, scores, members, largest=False)
 

@@ -1,6 +1,6 @@
 """Products of operands, in 16 bits where the library is faster with them, and their pullbacks.
 
-A number of each row is multiplied into operands of D columns instead of tiles of a thousand.
+A factor of each row is multiplied into operands of D columns instead of tiles of a thousand columns.
 """
 
 from __future__ import annotations
@@ -241,7 +241,9 @@ def _cotangents_of_two_splits(
 ) -> Arrays:
     """Cotangents by a split of c for rows and another for columns, for factors of different magnitudes.
 
-    to rows: (c f_columns) @ p_columns        to columns: (f_rows c).T @ p_rows
+    With the factors f of rows and columns, and p their parts, c f_columns and f_rows c are split:
+
+        to rows: (c f_columns) @ p_columns        to columns: (f_rows c).T @ p_rows
     """
     dtype, result = rows.parts[0].dtype, []
     if need_grad[0]:

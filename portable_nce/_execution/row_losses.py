@@ -19,7 +19,7 @@ class ScoreFacts(NamedTuple):
     """Facts about the scores of a sweep, and the divisor of its losses.
 
     `bound`: largest magnitude of a score; `finite`: no score overflows; `complete`: every row has a positive and
-    `n_negatives`; `absent`: threshold below which a score belongs to a column left out; `single`: no row has several
+    `n_negatives`; `absent`: a score up to this belongs to a column left out; `single`: no row has several
     positives.
     """
 
@@ -36,8 +36,8 @@ class RowLosses(NamedTuple):
     """Weighted losses of some rows, their counts in a mean, and the row factors of the cotangents.
 
     `coefficient` (n,) multiplies the residuals. `to_positive` are the cotangents of the positives' scores,
-    `row_cotangents` those of the parameters and weights of the rows, in this order. `quotient` (n,): ratio of the first
-    to the second of two residuals.
+    `row_cotangents` those of the parameters and weights of the rows, in this order. `quotient` (n,): of two residuals,
+    the coefficient multiplies the first times this, minus the second.
     """
 
     values: Array

@@ -56,7 +56,7 @@ class Diagonals(NamedTuple):
 class SortedClasses(NamedTuple):
     """Rows and columns sorted by label, with tiles cut between classes.
 
-    `self_pairs`: a row with itself is not a positive. `ids`: it is the only positive.
+    `self_pairs`: a row with itself is neither positive nor negative. `ids`: it is the only positive.
     """
 
     self_pairs: bool = False

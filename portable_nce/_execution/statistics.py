@@ -14,9 +14,9 @@ from ..objectives.base import RowStatistics
 class Positives(NamedTuple):
     """Scores of the positives: one per row, of shape (n,), or several among P columns, (n, P).
 
-    `members`: Boolean array of those present (None: all). The other fields are for several positives: `terms` are
-    ``exp(g - top)``; `weights` are t, of the finite scores, or flags unless `weighted`; `centred` is ``Σ t (g - top)``;
-    `weight_sum` is ``Σ t``; `count` is their number.
+    `members`: Boolean array of those present (None: all). `sums`: exponential sum of each row. The other fields are for
+    several positives: `terms` are ``exp(g - top)``; `weights` are t for finite scores and 0 for others (flags unless
+    `weighted`); `centred` is ``Σ t (g - top)``; `weight_sum` is ``Σ t``; `count` is the number of finite scores.
     """
 
     scores: Array

@@ -292,9 +292,12 @@ class _Sweep:
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the rows of a block, and of the columns up to this block.
 
-        For inner products, with c the cotangent of a tile of scores and c⁺ that of the score of the positive y⁺:
+        For inner products, with c the cotangent of a tile of scores and c⁺ that of the score of the positive y⁺ (0 here
+        if c includes it):
 
             to rows: c⁺ y⁺ + Σ_tiles c @ columns        to columns: Σ_blocks c.T @ rows
+
+        The cotangent of y⁺, c⁺ times the row, is computed in `run`.
         """
         losses, scaling = block.losses, p.Scaling()
         if self.scaled:

@@ -172,6 +172,6 @@ def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
 
 
 def label_blocks(block_size: int | str | None) -> tuple[int, int]:
-    """Rows of a block of whole classes, and the number of rows from which masks cost less."""
+    """Rows of a block of whole classes, and the number of rows above which masks cost less."""
     block = block_size if isinstance(block_size, int) else _ROWS
     return block, 4 * block + 16

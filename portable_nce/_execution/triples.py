@@ -37,8 +37,8 @@ def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
 def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array, *, soft: bool) -> TripleSums:
     """Row sums, over positives p and negatives n, of the excess of ``s_n - s_p + m``.
 
-    With e' the slope of the excess, the cotangent of s_n is ``Σ_p e'``, that of s_p is ``-Σ_n e'``, and that of m ``Σ
-    e'``.
+    With e' the slope of the excess, the derivatives of a row's sum are ``Σ_p e'`` by s_n, ``-Σ_n e'`` by s_p, and
+    ``Σ e'`` by m, which all rows share.
     """
     adapter = adapter_of(scores)
     plan = _Plan(soft, triples(*scores.shape, mode=adapter.mode))

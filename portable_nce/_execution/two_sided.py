@@ -191,7 +191,8 @@ class _Square:
     def backward(self) -> tuple[Array | None, Array | None]:
         """Cotangents of rows and columns.
 
-        With a_i and b_j the coefficients of row i and column j, the cotangent of the score of a negative is
+        With a_i and b_j the coefficients of row i and column j, the cotangent of the score of a negative is c_ij, where
+        b_j is 0 in tiles that add to the row sums alone:
 
             c_ij = a_i e^(g_ij - top_i) + b_j e^(g_ij - top_j)        to rows: c @ columns        to columns: c.T @ rows
         """
@@ -279,9 +280,9 @@ def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dic
     """Blocks, tiles, and the end of the tiles of each block, so that each pair is computed on one rank.
 
     Columns come in the order of ranks, starting with this rank's. Each rank takes these and the columns of the next
-    half of the ranks. If the number of ranks is even, the last of these meet from both sides: the lower rank takes half
-    of the columns there, and the other rank takes the remaining pairs by half of its rows. The columns left out are one
-    last tile.
+    half of the ranks. If the number of ranks is even, two ranks have the pairs with the last of these: the lower rank
+    takes the first half of the columns there, the other the second half of its rows. The columns left out are one last
+    tile.
     """
     rank, size = shards.communicator.rank, shards.communicator.size
     counts = [*shards.rows[rank:], *shards.rows[:rank]]

@@ -45,7 +45,7 @@ def joint_info_nce(
         Z_i = e^{s(q_i, k_i) / \tau} + \sum_{j \ne i} \big(e^{s(q_i, k_j) / \tau} + e^{s(q_i, q_j) / \tau}
         + e^{s(k_i, q_j) / \tau} + e^{s(k_i, k_j) / \tau}\big),
 
-    the improved contrastive loss of GTE, or a part of its four directions.
+    the improved contrastive loss of GTE, or one with fewer of its four directions.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ _OTHER = {"query": "key", "key": "query"}
 
 
 class _Blocks(Record):
-    """Row i is positive with column i; negatives are the first N columns (`others`), the last (`itself`) or both."""
+    """Column i is positive; negatives: the others of the first N (`others`) and of the last N (`itself`) columns."""
 
     __name__ = "blocks"
     others: bool

@@ -198,9 +198,9 @@ def concentrations(
     with Z embeddings in the cluster. Clusters of at most one embedding get the largest φ; all are clipped to two
     percentiles and scaled so that their mean is the temperature.
 
-    A cluster whose embeddings all equal the prototype has φ = 0. If the lower percentile is 0, φ is clipped to the
-    smallest non-zero φ (and to the upper percentile), so that no result is 0. If the upper percentile is 0, or no
-    cluster has two embeddings, all results are the temperature.
+    A cluster of several embeddings that all equal the prototype has φ = 0. If the lower percentile is 0, φ is clipped
+    to the smallest non-zero φ (and to the upper percentile), so that no result is 0. If the upper percentile is 0, or
+    no cluster has two embeddings, all results are the temperature.
 
     Parameters
     ----------
@@ -299,9 +299,8 @@ def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -
     def step(
         carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        member = xp.expand_dims(assignments, axis=0) == xp.expand_dims(
-            block[0], axis=1
-        )  # the recorded array on the left
+        # `assignments` may be recorded on the tape; `block` is not.
+        member = xp.expand_dims(assignments, axis=0) == xp.expand_dims(block[0], axis=1)
         own = xp.where(member, xp.expand_dims(distances, axis=0), zeros(xp, (1, 1), x))
         return carry, (xp.sum(own, axis=1), xp.sum(xp.astype(member, x.dtype), axis=1))
 

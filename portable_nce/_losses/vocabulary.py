@@ -453,7 +453,7 @@ def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
 
 
 def _targets(xp: Namespace, targets: Array, rows: int, ignore_index: Any) -> tuple[Array, Array | None]:
-    """Targets, 0 in ignored rows; and the mask of the other rows, None without `ignore_index`."""
+    """Targets, 0 in ignored rows; and the mask of the other rows, None if no row can be ignored."""
     targets = indices_of(xp, "targets", targets, (rows,))
     counted = None
     if ignore_index is not None:

@@ -58,8 +58,8 @@ def summary(folds: Sequence[Fold]) -> Summary:
 def extrapolated(whole: Sequence[Fold], single: Sequence[Fold], half: Sequence[Fold], rate: float) -> Summary:
     """Mean of the bounds plus `rate` times the gain, if positive, of single critics over those of half the pairs.
 
-    Errors are added as if independent, which is conservative for the same pairs, since the true rate is unknown. The
-    spread of the gain over folds covers the randomness of training.
+    Errors are added as if independent, though they are of the same pairs: this is conservative, to allow for the
+    unknown rate. The spread of the gain over folds covers the randomness of training.
     """
     all_pairs, some = summary(whole), summary(half)
     gains = [a.bound - b.bound for a, b in zip(single, half, strict=True)]

@@ -20,7 +20,7 @@ RATE, DECAY, WARM_UP = 5e-3, 0.01, 20
 EVERY = 25
 """Steps between two evaluations on the stopping pairs."""
 PATIENCE, DROP, DROPS = 3, 0.2, 2
-"""After `PATIENCE` checks without a better bound, the rate drops by `DROP`; training ends after `DROPS` drops."""
+"""After `PATIENCE` checks without a better bound, multiply the rate by `DROP`; training ends after `DROPS` drops."""
 RIDGES = (0.0, 0.1, 0.3, 1.0)
 """Candidate ridges, multiples of the mean variance, needed if there are more columns than pairs."""
 SHRINKING = (0.0, 1.0)

@@ -191,7 +191,7 @@ class Loss(nn.Module):
 
     def _learned_scale(self, log_scale: Tensor) -> Tensor:
         """Return the scale within its limits."""
-        # In 16 bits the logarithm of 100 has an error that changes the scale by 0.4 %.
+        # In bfloat16 the limit log 100 would round to 4.594, a scale of 98.9.
         exponent = log_scale.to(torch.promote_types(log_scale.dtype, torch.float32))
         if self.max_scale is not None:
             exponent = -at_most(-at_most(exponent, math.log(self.max_scale)), 0.0)
@@ -211,9 +211,8 @@ class Loss(nn.Module):
         """Return the temperature or the scale; a tensor if learned or given as one."""
         if self.scaled is None:
             raise AttributeError(name)
-        if (
-            self.log_scale is not None
-        ):  # AttributeError before registration, so that a tensor of that name can be registered
+        # AttributeError before `log_scale` is registered, so that a tensor of that name can be registered.
+        if self.log_scale is not None:
             scale = self._learned_scale(self.log_scale)
             return 1.0 / scale if name == "temperature" else scale
         result: Any = self._given(self.scaled)

@@ -79,8 +79,8 @@ class Objective(Labelled):
     couples_rows : bool, optional
         Whether the loss of a row depends on the statistics of other rows. If True, the statistics of all rows are
         computed first, which takes a second pass over the scores; if False, `rows` gets blocks of rows. None tests
-        `rows` on a few rows, together and separately, and assumes True under tracing. On PyTorch, other parameters that
-        `rows` uses, such as a learned margin, get a gradient only with True.
+        `rows` on a few rows, together and separately, and assumes True under tracing. On JAX, False is an error if
+        `rows` uses traced arrays, such as a learned margin.
     label : str, optional
         Name in `repr`; by default the name of `rows`.
 
@@ -113,7 +113,7 @@ class Objective(Labelled):
         self.couples_rows = None if couples_rows is None else check_bool("couples_rows", couples_rows)
         self.label = str(label or getattr(rows, "__name__", type(rows).__name__))
         # For built-in objectives: loss and slope as functions of the log-odds, if those suffice for rows with one
-        # positive; whether several positives add their spread; and whether each positive is a separate row.
+        # positive and a negative; whether several positives add their spread; whether each positive is a separate row.
         self.of_odds: Callable[..., tuple[Array, Array | None]] | None = None
         self.spreads = False
         self.separate = False

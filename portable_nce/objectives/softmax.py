@@ -295,8 +295,8 @@ def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
     to a function of the row added to its scores; here the optimal scores are :math:`g(x, y) = \log p(y \mid x) / p(y)`.
     Their mean over the positives estimates the mutual information, as in `portable_nce.bounds.info_nce_anchor`.
 
-    The anchor term needs N negatives, but a row has N - 1. The learned log ratios are therefore too large, by about 1 /
-    N at most, and by far less below log N. `portable_nce.bounds.info_nce_anchor` leaves a negative out of the first
+    The anchor term needs N negatives, but a row has N - 1. The learned log ratios are therefore too large, by about
+    1 / N at most, and by far less below log N. `portable_nce.bounds.info_nce_anchor` leaves a negative out of the first
     term instead, and has no such bias.
 
     Parameters

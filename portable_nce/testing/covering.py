@@ -49,7 +49,7 @@ def values_of(item: pytest.Item) -> dict[str, Hashable]:
     values: dict[str, Hashable] = {}
     for name, value in params.items():
         text = repr(value)
-        # Not by identity: equal tuples may be one object in one process, and two in another.
+        # By identity only if the text has an address: equal tuples may be one object here and two in another process.
         values[name] = id(value) if " at 0x" in text else text
         if name == "case_name" and not every:
             values[name] = CLASSES[value]

@@ -1167,7 +1167,7 @@ BY_ROWS = frozenset(
 
 
 def rows_of(scores: Matrix, positives: Nested, mask: Nested) -> tuple[list[int], list[Row]]:
-    """Scores of the rows with a positive and a negative, the positive first."""
+    """Indices of the rows with a positive and a negative, and their scores, the positive first."""
     kept, rows = [], []
     for i, row in enumerate(scores):
         own = i if positives is None else int(positives[i])

@@ -398,7 +398,7 @@ def test_two_devices(variant: Variant) -> None:
 
 
 def test_options_are_keywords(variant: Variant) -> None:
-    """Options by position and arrays by keyword raise an error."""
+    """Options by position and required arrays by keyword raise an error."""
     with pytest.raises(TypeError):
         pnce.info_nce(embeddings(variant), embeddings(variant), None, 0.5)
     with pytest.raises(TypeError):

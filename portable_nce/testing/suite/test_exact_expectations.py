@@ -114,7 +114,7 @@ CRITICS: dict[str, Callable[[Joint], Table]] = {
     "reversed": lambda p: scaled(-1.0, p.information),
     "constant": lambda p: p.each(lambda _, __: mpf(1)),
 }
-"""Tables of scores: the best, the opposite, constant ones."""
+"""Tables of scores: the best, overconfident, random, reversed and constant ones."""
 
 
 # --- every batch ------------------------------------------------------------------------------------------------------

@@ -463,7 +463,7 @@ def test_queues_of_all_ranks_stay_equal(variant: Variant, kind: str | None) -> N
 
 
 def test_a_row_that_takes_part_as_a_column_alone_keeps_its_neighbour(variant: Variant) -> None:
-    """Its pairs are masked as a row; only other ranks know whether it is a column."""
+    """Its pairs are masked as a row; only other ranks know whether it has a pair as a column."""
     rows = [[0.1 * (3 * k + j) + (j == k) for j in range(3)] for k in range(4)]
     a, b = variant.floats(rows), variant.floats(rows[::-1])
     support = variant.floats([[1.0, 0.0, 0.25], [0.0, 1.0, -0.5], [0.5, -0.25, 1.0]])
