@@ -235,7 +235,7 @@ class _Capped(Record):
 
 
 def soft_capped(similarity: AnySimilarity, cap: float) -> Similarity:
-    """Similarity with scores soft-capped to ``(-cap, cap)``; it streams if `similarity` does."""
+    """A similarity with a pullback, with scores soft-capped to ``(-cap, cap)``."""
     inner = resolve(similarity)
     scores = _Capped(inner.scores, inner.pullback, cap)
     return Similarity(inner.prepare, scores, _PullbackOf(scores), wide=inner.wide)

@@ -17,7 +17,7 @@ from .statistics import Positives, RowSums, from_mask, row_statistics, score_cot
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 _LEAST = -80.0
-"""Lower limit of w in ``e^-w``, which would overflow. Below it, all negatives count as false."""
+"""Lower limit of w in ``e^-w``, which would overflow. Below it, all negatives count as false, unless τ⁺ is 0."""
 
 
 class ReweightedPlan(NamedTuple):
