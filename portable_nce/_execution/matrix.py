@@ -170,8 +170,7 @@ class ScoreMatrix(NamedTuple):
 
     def transposed_scores(self) -> ScoreMatrix:
         """The transposed scores of a square matrix, with the pairing not transposed."""
-        own_transpose = self.transposed()
-        return own_transpose._replace(pairing=self.pairing, mask=self.mask)
+        return self.transposed()._replace(pairing=self.pairing, mask=self.mask)
 
     def is_one_block(self) -> bool:
         """Whether every sweep has a single block of rows."""
@@ -184,9 +183,9 @@ class ScoreMatrix(NamedTuple):
 
     def constant(self) -> ScoreMatrix:
         """Score matrix without gradients."""
-        with_operands = self.with_operands()
-        rows, columns = (tuple(map(stop_gradient, x)) for x in (with_operands.rows, with_operands.columns))
-        return with_operands._replace(rows=rows, columns=columns)
+        matrix = self.with_operands()
+        rows, columns = (tuple(map(stop_gradient, x)) for x in (matrix.rows, matrix.columns))
+        return matrix._replace(rows=rows, columns=columns)
 
     def dense(self) -> ScoreMatrix:
         """Score matrix with computed scores."""
@@ -200,8 +199,8 @@ class ScoreMatrix(NamedTuple):
 
     def scores(self) -> Array:
         """The score matrix."""
-        with_operands = self.with_operands()
-        scores, _ = with_operands.channel.scored(with_operands.rows, with_operands.columns)
+        matrix = self.with_operands()
+        scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
         return upcast(namespace_of(scores), scores)
 
     # Choice of the sweep.
@@ -436,10 +435,10 @@ class ScoreMatrix(NamedTuple):
         self, plan: Plan, parameters: Arrays = (), *, other: ScoreMatrix | None = None
     ) -> tuple[Array, Array]:
         """Row losses and their counts; with `other`, terms take the scores of a pair in both matrices."""
-        with_operands = self.with_operands()
+        matrix = self.with_operands()
         if other is None:
-            return in_two_passes(with_operands.prepared(plan, parameters, values=True))
-        prepared = with_operands.by_rule(plan, parameters, {"values": True}, other.with_operands())
+            return in_two_passes(matrix.prepared(plan, parameters, values=True))
+        prepared = matrix.by_rule(plan, parameters, {"values": True}, other.with_operands())
         return in_two_passes(prepared._replace(reason="two score matrices are compared"))
 
     def statistics(self, *, same_scores: bool = False) -> Statistics:
@@ -449,12 +448,12 @@ class ScoreMatrix(NamedTuple):
         it: a sweep by products rounds differently, and large scores would not cancel.
         """
         plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
-        with_operands = self.with_operands()
+        matrix = self.with_operands()
         if same_scores:
-            prepared = with_operands.by_rule(plan, (), {"values": True})
+            prepared = matrix.by_rule(plan, (), {"values": True})
             prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
         else:
-            prepared = with_operands.prepared(plan, (), values=True)
+            prepared = matrix.prepared(plan, (), values=True)
         values, _ = in_two_passes(prepared)
         odds, spread, rest, positive, top, has_negative, has_positive = (values[:, k] for k in range(7))
         flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
