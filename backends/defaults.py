@@ -55,7 +55,7 @@ class Defaults:
 
     # Kernels
 
-    def full_precision(self, x: Array) -> AbstractContextManager[Any]:
+    def full_precision(self, x: Array, *, high: bool = False) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
@@ -91,6 +91,15 @@ class Defaults:
     def half_product(self, x: Array, y: Array) -> Array:
         xp = self.namespace(x)
         return xp.matmul(xp.astype(x, xp.float32), xp.astype(y, xp.float32))
+
+    def rounded_product(self, x: Array, y: Array, dtype: Any) -> Array:
+        return self.namespace(x).astype(x * y, dtype)
+
+    def softplus_and_sigmoid(self, x: Array) -> tuple[Array, Array] | None:
+        return None
+
+    def unit_rows(self, x: Array) -> tuple[Array, Array] | None:
+        return None
 
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Array, pulls: Pulls = None) -> Any:
         return plainly(*arrays)

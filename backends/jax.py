@@ -321,8 +321,8 @@ class JaxAdapter(Defaults):
                 f"the loss in jax.sharding.auto_axes(..., out_sharding=jax.P()), or in jax.shard_map with across="
             )
 
-    def full_precision(self, x: Any) -> AbstractContextManager[Any]:
-        return _full_precision()
+    def full_precision(self, x: Any, *, high: bool = False) -> AbstractContextManager[Any]:
+        return jax.default_matmul_precision("high") if high else _full_precision()
 
     def value_and_grad(self, fn: Function, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Function:
         transformed = jax.value_and_grad(fn, argnums=argnums, has_aux=has_aux)

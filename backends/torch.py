@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,6 +27,22 @@ def _under_autocast(device: str) -> bool:
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
     """Context without autocast, so that losses use float32, as torch's own losses do."""
     return torch.autocast(device, enabled=False) if _under_autocast(device) else nullcontext()
+
+
+@contextmanager
+def _faster_products() -> Iterator[None]:
+    """Context in which GPUs may compute float32 products in TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _is_observed(tensors: Arrays) -> bool:
+    """Whether a compiler, autograd or a transform must see standard operations on these tensors."""
+    return bool(torch.compiler.is_compiling() or recorded(tensors) or transformed(tensors))
 
 
 class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -360,7 +376,9 @@ class TorchAdapter(Defaults):
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()
 
-    def full_precision(self, x: Any) -> AbstractContextManager[Any]:
+    def full_precision(self, x: Any, *, high: bool = False) -> AbstractContextManager[Any]:
+        if high and x.device.type != "cpu" and not torch.compiler.is_compiling():
+            return _faster_products()
         return _without_autocast(x.device.type)
 
     def loss_dtype(self, x: Any, dtype: Any) -> Any:
@@ -404,6 +422,23 @@ class TorchAdapter(Defaults):
         if x.device.type == "cpu":
             return x.to(torch.float32) @ y.to(torch.float32)
         return torch.mm(x, y, out_dtype=torch.float32)
+
+    def rounded_product(self, x: Any, y: Any, dtype: Any) -> Any:
+        if _is_observed((x, y)):
+            return super().rounded_product(x, y, dtype)
+        return torch.mul(x, y, out=x.new_empty(x.shape, dtype=dtype))  # one kernel, without a float32 product
+
+    def softplus_and_sigmoid(self, x: Any) -> tuple[Any, Any] | None:
+        if x.device.type == "cpu" or _is_observed((x,)):
+            return None
+        return torch.nn.functional.softplus(x, threshold=40.0), torch.sigmoid(x)
+
+    def unit_rows(self, x: Any) -> tuple[Any, Any] | None:
+        if x.device.type == "mps" or _is_observed((x,)):  # no float64 there
+            return None
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)  # no square is out of range
+        length.masked_fill_(length == 0, math.inf)
+        return torch.div(x, length, out=x.new_empty(x.shape)), length.to(x.dtype)
 
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
         # The engine's closed forms call `pulls` themselves.

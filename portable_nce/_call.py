@@ -38,7 +38,7 @@ from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
-from ._execution.operands import SourceDtypes, multiplies_halves, operands_of
+from ._execution.operands import SourceDtypes, operands_of
 from ._execution.plans import PLANS, Plan, keep, kind_of
 from ._execution.sharded import RankBatch, sharded_matrix
 from ._execution.tiling import is_positive
@@ -195,18 +195,14 @@ class Options(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """Upcast embeddings, and the original dtypes of the arrays that they were joined from.
-
-    `multiplied_in`: 16-bit dtype of the operands, if the embeddings are their product.
-    """
+    """Upcast embeddings, and the original dtypes of the arrays that they were joined from."""
 
     array: Array
     dtypes: tuple[Any, ...]
-    multiplied_in: Any = None
 
     def joined(self, *others: Embedding) -> Embedding:
         """Concatenation of the rows of these embeddings and others."""
-        arrays, dtypes = zip(*(embedding[:2] for embedding in (self, *others)), strict=True)
+        arrays, dtypes = zip(*(self, *others), strict=True)
         return Embedding(namespace_of(*arrays).concat([*arrays], axis=0), sum(dtypes, ()))
 
 
@@ -314,6 +310,7 @@ def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
             bound=_score_bound(scale, x, one_process=shards is None) if chosen.unit else math.inf,
             block_size=options.block_size,
             sharpness=sharpness_of(hardness, scale, x),
+            high=options.precision == "high",
         )
         # With a temperature per row, the matrix is not symmetric.
         self_contrast = len(call.embeddings) == 1 and not per_row
@@ -464,8 +461,7 @@ class _Arguments(NamedTuple):
     def source_dtypes(self) -> SourceDtypes:
         """Dtypes in which rows and columns are exact."""
         columns: tuple[Any, ...] = sum((z.dtypes for z in self.embeddings[1:] or self.embeddings), ())
-        multiplied_in = next((z.multiplied_in for z in self.embeddings if z.multiplied_in is not None), None)
-        return SourceDtypes(self.embeddings[0].dtypes, columns, multiplied_in, self.options.precision)
+        return SourceDtypes(self.embeddings[0].dtypes, columns, self.options.precision)
 
     @property
     def sent_as(self) -> tuple[Any, Any]:
@@ -614,11 +610,11 @@ def _local_matrix(args: _Arguments, similarity: Similarity, scale: Any, **option
         partners, y = [], xp.concat([*partners, y], axis=0)  # separate partners need inner products
     if not partners:  # with partners there is no mask, and invalid slots of a queue are 0
         x, y = _zero_idle(args, y)
-    if (is_cosine(similarity) or is_dot(similarity)) and not multiplies_halves(similarity, args.source_dtypes, x):
+    if is_cosine(similarity) or is_dot(similarity):
         if is_dot(similarity):
             options["bound"] = largest_score(x, *partners, y, factor=_score_bound(scale, x, one_process=True))
-        if similarity.unit or options["bound"] < math.inf:
-            return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(partners), scale=scale, **options)
+        options |= {"scale": scale, "half": args.source_dtypes.half(similarity, x)}
+        return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(partners), **options)
     partner_operands: Operands = ()
     similarity, rows, columns, bound = operands_of(similarity, x, y, scale, args.source_dtypes)
     if partners:  # separate operands avoid a copy of the queue, and its gradient

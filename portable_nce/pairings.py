@@ -27,7 +27,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
-from ._core.half_precision import in_parts, product_of_flags, product_of_rows
+from ._core.half_precision import in_halves, product_of_flags, product_of_rows
 from ._core.namespace import common_namespace, is_array, namespace_of
 from ._core.numerics import normalize, upcast
 from ._core.protocol import Array, Namespace
@@ -1003,15 +1003,15 @@ def _unit_rows(xp: Namespace, x: Array, *, half: bool) -> tuple[Array, Arrays]:
     unit = normalize(x)
     if not half:
         return unit, (unit,)
-    factor, part = in_parts(x, unit, dtype, 1)
-    return unit, (part, factor)
+    divisor, part = in_halves(x, unit, dtype)
+    return unit, (part, divisor)
 
 
 def _inner_products(rows: Arrays, columns: Arrays) -> Array:
-    """Inner products of rows (n, 1, E) and columns (1, k, E), or of 16-bit operands with factors."""
+    """Inner products of rows (n, 1, E) and columns (1, k, E), or of 16-bit operands over divisors."""
     x, y = rows[0][:, 0, :], columns[0][0, ...]
     if len(rows) > 1:
-        return product_of_rows((x, rows[1][:, 0]), (y, columns[1][0, :]))
+        return product_of_rows((x, rows[1][:, 0, :]), (y, columns[1][0, ...]))
     return namespace_of(x, y).matmul(x, namespace_of(y).matrix_transpose(y))
 
 

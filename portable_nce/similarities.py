@@ -105,7 +105,6 @@ class Similarity(EqualByContents):
     __slots__ = (
         "beyond",
         "embedded",
-        "even",
         "inner_product",
         "prepare",
         "pullback",
@@ -140,7 +139,6 @@ class Similarity(EqualByContents):
         # Whether the operands of rows and of columns are the embeddings times a factor per row.
         self.embedded: tuple[bool, bool] = (False, False)
         self.beyond = 0  # number of operand columns beyond the embedding width
-        self.even = False  # factors of rows, and of columns, have one order of magnitude
 
     def transposed(self) -> Similarity:
         """Return the similarity of columns with rows, whose scores are the transpose.
@@ -488,12 +486,6 @@ def number_of_flags(similarity: Any, x: Array) -> int:
     """Number of trailing validity flags of embeddings; 0 without tokens."""
     prepare = getattr(similarity, "prepare", None)
     return int(x.shape[-1]) // (prepare.features + 1) if isinstance(prepare, _Tokens) else 0
-
-
-def is_of_unit_tokens(similarity: Similarity) -> bool:
-    """Whether tokens are compared by cosine."""
-    prepare: Any = similarity.prepare
-    return bool(prepare.unit)
 
 
 def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -873,7 +865,9 @@ def measured_operands(similarity: Similarity, x: Array, y: Array, scale: Any) ->
     if not similarity.inner_product or similarity.unit:
         return rows, columns, math.inf
     (x,), (y,) = rows, columns
-    x, y, bound = in_range(namespace_of(x, y), x, y)
+    factors, bound = in_range(namespace_of(x, y), x, y)
+    if factors is not None:
+        x, y = x * factors[0], y * factors[1]
     return (x,), (y,), bound
 
 

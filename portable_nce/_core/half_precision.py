@@ -1,4 +1,4 @@
-"""Rows as a factor times a sum of 16-bit parts, whose products accelerators compute fast."""
+"""Rows as 16-bit numbers over a divisor, whose products accelerators compute fast."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 
 from .autodiff import stop_gradient
 from .namespace import namespace_of
-from .protocol import Array, Namespace
+from .numerics import clipped, unit_rows
+from .protocol import Array
 from .registry import adapter_of
 
 
 def product_of_rows(rows: tuple[Array, Array], columns: tuple[Array, Array]) -> Array:
-    """Inner products of 16-bit rows (n, E) with factors (n,), and 16-bit columns with factors; no derivative."""
+    """Inner products of 16-bit rows (n, E) over divisors (n, 1), and of such columns; no derivative."""
 
-    def of_halves(x: Array, y: Array, row_factor: Array, column_factor: Array) -> tuple[Array]:
-        return (adapter_of(x).half_product(x, y.T) * row_factor[:, None] * column_factor[None, :],)
+    def of_halves(x: Array, y: Array, row_divisor: Array, column_divisor: Array) -> tuple[Array]:
+        return (adapter_of(x).half_product(x, y.T) / row_divisor / column_divisor.T,)
 
-    def plainly(x: Array, y: Array, row_factor: Array, column_factor: Array) -> tuple[Array]:
+    def plainly(x: Array, y: Array, row_divisor: Array, column_divisor: Array) -> tuple[Array]:
         x, y = (
-            namespace_of(part).astype(part, factor.dtype) * factor[:, None]
-            for part, factor in ((x, row_factor), (y, column_factor))
+            namespace_of(part).astype(part, divisor.dtype) / divisor
+            for part, divisor in ((x, row_divisor), (y, column_divisor))
         )
         return (x @ y.T,)
 
@@ -46,55 +47,26 @@ def product_of_flags(rows: Array, columns: Array, dtype: Any) -> Array:
     return products
 
 
-def in_two(x: Array) -> tuple[Array, ...]:
-    """Factors of 1, and two bfloat16 parts whose sum is a float32 array up to 2^-16."""
-    xp, x = namespace_of(x), stop_gradient(x)
-    most = float(xp.finfo(xp.bfloat16).max)
-    within = xp.where(x > most, xp.full_like(x, most), xp.where(x < -most, xp.full_like(x, -most), x))
-    finite = xp.isfinite(x)
-    high = xp.astype(xp.where(finite, within, x), xp.bfloat16)
-    low = xp.where(finite, x - xp.astype(high, x.dtype), xp.zeros_like(x))
-    return xp.ones_like(x[:, 0]), high, xp.astype(low, xp.bfloat16)
+_NORMAL = 2.0**40
+"""Lengths of rows, and their inverses, up to which rows are multiplied unscaled: their products stay in range."""
 
 
-_LN2 = math.log(2.0)
-_FLOAT16_SCALE = 2.0**14  # puts the low parts far from the limits of float16
-_MAX_EXPONENT = 126.0  # 2^126 and 2^-126 are normal numbers
+def half_rows(x: Array, length: Array, dtype: Any) -> tuple[Array, Array]:
+    """Positive numbers (n, 1) and 16-bit rows, whose quotient is ``x / length`` (0 if the length is infinite).
 
-
-def in_parts(x: Array, operand: Array, dtype: Any, count: int) -> tuple[Array, ...]:
-    """Factors and 16-bit parts of rows: the operand is the factor times the sum of the `count` parts.
-
-    Rows of `x`, to which those of the operand are proportional, are scaled near 1 by a power of 2, which is exact and
-    keeps products in range. The part that float16 cannot represent is below 2^-24 of the largest entry of a row; with
-    several parts, which are scaled near 2^14, below 2^-38.
+    The rows are those of `x`, which have 16 bits, unless these are extremely long or short.
     """
-    xp = namespace_of(x, operand)
+    xp, length = namespace_of(x, length), stop_gradient(length)
+    own = clipped(xp, length, 1.0 / _NORMAL, _NORMAL)
+    return own, adapter_of(x).rounded_product(stop_gradient(x), own / length, dtype)
+
+
+def in_halves(x: Array, operand: Array, dtype: Any) -> tuple[Array, Array]:
+    """Divisors (n, 1) and 16-bit rows, whose quotient is the operand; its rows are proportional to those of `x`."""
     x, operand = stop_gradient(x), stop_gradient(operand)
-    largest = xp.max(xp.abs(x), axis=1, keepdims=True)
-    known = xp.logical_and(xp.isfinite(largest), largest > 0)
-    exponent = xp.round(xp.log(xp.where(known, largest, xp.ones_like(largest))) / -_LN2)
-    exponent = xp.where(exponent > _MAX_EXPONENT, xp.full_like(exponent, _MAX_EXPONENT), exponent)
-    # exp is not exact; rounded to 8 bits, it is a power of 2.
-    x = x * xp.astype(xp.astype(xp.exp(exponent * _LN2), xp.bfloat16), x.dtype)
-    if count > 1 and "bfloat16" not in str(dtype):
-        x = x * _FLOAT16_SCALE
-    largest = xp.max(xp.abs(x), axis=1, keepdims=True)
-    at = xp.logical_and(xp.abs(x) == largest, x != 0)
-    ratio = operand / xp.where(at, x, xp.ones_like(x))
-    both_infinite = xp.logical_and(xp.isinf(operand), xp.isinf(x))  # so is the product
-    ratio = xp.where(both_infinite, xp.ones_like(ratio), xp.where(at, ratio, -math.inf))
-    factor, parts = xp.max(ratio, axis=1), _split(xp, x, dtype, count)
-    factor = xp.where(xp.isnan(largest[:, 0]), largest[:, 0], factor)  # a row with NaN stays NaN
-    empty = xp.logical_or(factor == 0, factor == -math.inf)  # rows of zeros
-    factor = xp.where(empty, xp.ones_like(factor), factor)
-    return factor, *(xp.where(empty[:, None], xp.zeros_like(part), part) for part in parts)
-
-
-def _split(xp: Namespace, x: Array, dtype: Any, count: int) -> list[Array]:
-    """`count` 16-bit parts whose sum approximates `x`; entries that are not finite are in the first."""
-    parts = [xp.astype(x, dtype)]
-    for _ in range(count - 1):
-        rest = xp.where(xp.isfinite(x), x - xp.astype(parts[-1], x.dtype), xp.zeros_like(x))
-        parts, x = [*parts, xp.astype(rest, dtype)], rest
-    return parts
+    ((unit, length),) = unit_rows(x)
+    xp, size = namespace_of(unit, operand), adapter_of(unit).row_dots(operand, unit)[:, None]
+    one, zero = xp.ones_like(size), size == 0
+    infinite = xp.logical_or(length == math.inf, xp.max(xp.abs(x), axis=1, keepdims=True) == math.inf)  # or all zeros
+    own, part = half_rows(x, xp.where(infinite, one, xp.where(zero, math.inf, length)), dtype)
+    return own / xp.where(xp.logical_or(infinite, zero), one, size), part

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from .autodiff import stop_gradient
 from .checks import entries_at_hand, entry_at_hand, is_at_hand, is_half, largest, least
-from .namespace import device_of, is_being_compiled, namespace_of
+from .namespace import device_of, is_array, is_being_compiled, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
@@ -49,6 +50,13 @@ def reciprocal(x: Array) -> Array:
     return namespace_of(x).ones_like(x) / x if is_being_compiled(x) else 1.0 / x
 
 
+def clipped(xp: Namespace, x: Array, low: float, high: float) -> Array:
+    """Entries limited to a range; NaN stays NaN. torch.compile cannot trace array-api-compat's `clip`."""
+    if not is_being_compiled(x):
+        return xp.clip(x, low, high)
+    return xp.where(x < low, xp.full_like(x, low), xp.where(x > high, xp.full_like(x, high), x))
+
+
 def sum_to_scalar(xp: Namespace, x: Array) -> Array:
     """Sum of all entries, of shape (1,): NumPy's sum over all axes is a scalar and no array."""
     return xp.sum(x if len(x.shape) == 1 else xp.reshape(x, (-1,)), axis=0, keepdims=True)
@@ -70,6 +78,9 @@ def softplus_and_sigmoid(
     xp: Namespace, t: Array, *, bounded: bool = False, need_slope: bool = True
 ) -> tuple[Array, Array]:
     """Softplus and its derivative, None if not needed; `bounded`: no exponential overflows."""
+    kernels = adapter_of(t).softplus_and_sigmoid(t)
+    if kernels is not None:
+        return kernels
     if bounded:
         odds = xp.exp(t)
         return xp.log1p(odds), odds / (odds + 1.0) if need_slope else None
@@ -136,35 +147,39 @@ def _largest_square(xp: Namespace, x: Array) -> Array:
     return xp.max(adapter_of(x).row_dots(x, x))
 
 
-def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, float]:
-    """Rows and columns with finite inner products and finite sums of these, and a bound of the products.
+def in_range(xp: Namespace, rows: Array, *columns: Array, scale: Any = 1.0) -> tuple[list[Array] | None, float]:
+    """Factors (n, 1) of rows and matrices of columns, and a bound of their scaled inner products.
 
-    An overflow could become inf - inf = NaN. With the largest entries X and Y of either side and
-    ``f = sqrt(limit / (X Y)) < 1``, vectors whose largest entry exceeds ``X f`` or ``Y f`` are scaled down to that by a
-    constant factor. All others, almost always all, are unchanged.
+    With the factors (None: 1), the products and their sums are finite: an overflow could become inf - inf = NaN. With
+    the largest entries X and Y of rows and columns and ``f = sqrt(limit / (X Y)) < 1``, vectors whose largest entry
+    exceeds ``X f`` or ``Y f`` have a factor that scales them down to that. All others, almost always all, have 1.
     """
-    bound = largest_score(rows, columns)
+    number = largest_entry(scale) if is_array(scale) else abs(scale)
+    arrays, bound = [rows, *columns], math.inf if number is None else largest_score(rows, *columns, factor=number)
     if bound < math.inf:
-        return rows, columns, bound
-    known = (largest_entry(rows), largest_entry(columns))
-    limit = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * (rows.shape[-2] + columns.shape[-2]))
-    if known[0] is not None and known[1] is not None and known[0] * known[1] <= limit:
-        return rows, columns, math.inf
-    constants = [xp.abs(stop_gradient(x)) for x in (rows, columns)]
-    constants = [xp.where(xp.isfinite(x), x, xp.zeros_like(x)) for x in constants]
-    largest = [xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True) for x in constants]
-    a, b = (xp.where(x == 0, xp.ones_like(x), x) for x in largest)
-    larger, smaller = xp.where(a > b, a, b), xp.where(a > b, b, a)
-    one = xp.ones_like(a)
-    room = limit * one / xp.where(larger > 1, larger, one)  # with a and b up to 1, so is their product
-    long = room < smaller
-    factor = xp.where(long, xp.sqrt(room / xp.where(long, smaller, one)), one)
-    scaled = []
-    for x, entries, most in zip((rows, columns), constants, (a, b), strict=True):
-        entry = xp.max(entries, axis=-1, keepdims=True)
-        long = entry > most * factor
-        scaled.append(xp.where(long, x * (most * factor / xp.where(long, entry, xp.ones_like(entry))), x))
-    return scaled[0], scaled[1], math.inf
+        return None, bound
+    known = [largest_entry(x) for x in arrays]
+    vectors = rows.shape[-2] + sum(y.shape[-2] for y in columns)
+    limit = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * vectors)
+    if number is not None:
+        limit /= max(1.0, number)
+        if None not in known and known[0] * max(known[1:]) <= limit:  # type: ignore[operator,type-var]
+            return None, math.inf
+    entries = [xp.max(xp.abs(stop_gradient(x)), axis=-1, keepdims=True) for x in arrays]
+    entries = [xp.where(x < math.inf, x, xp.zeros_like(x)) for x in entries]  # vectors with NaN or infinity stay
+    of_rows, *of_columns = (xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True) for x in entries)
+    while len(of_columns) > 1:
+        of_columns = [xp.maximum(*of_columns[:2]), *of_columns[2:]]
+    most = (of_rows, *of_columns * len(columns))
+    room = limit / of_rows / of_columns[0]  # infinite if all are 0
+    if number is None:
+        room = room / clipped(xp, xp.max(xp.abs(xp.reshape(stop_gradient(scale), (-1,)))), 1.0, math.inf)
+    factor = xp.sqrt(clipped(xp, room, 0.0, 1.0))
+    tiny = float(xp.finfo(rows.dtype).smallest_normal)
+    return [
+        clipped(xp, largest * factor / clipped(xp, entry, tiny, math.inf), 0.0, 1.0)
+        for entry, largest in zip(entries, most, strict=True)
+    ], math.inf
 
 
 def itemsize(x: Array) -> int:
@@ -187,7 +202,8 @@ def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
     If squares may be out of range, rows are first divided by a power of 2, which is exact.
     """
     if not is_at_hand(arrays[0]):
-        return [_unit_rows_by_powers(x) for x in arrays]
+        found = [adapter_of(x).unit_rows(x) for x in arrays]
+        return [_unit_rows_by_powers(x) if pair is None else pair for x, pair in zip(arrays, found, strict=True)]
     squares = [adapter_of(x).row_dots(x, x) for x in arrays]
     low, high = entries_at_hand(_flat(squares), least, largest)
     known = low is not None and high is not None and low > _SMALLEST_SQUARE and high < _LARGEST_SQUARE

@@ -103,8 +103,11 @@ class Adapter(Differentiation, Protocol):
 
     # Kernels: operations with library-specific fast implementations.
 
-    def full_precision(self, x: Array) -> AbstractContextManager[Any]:
-        """Return a context in which products of arrays like `x` have the full precision of their dtype."""
+    def full_precision(self, x: Array, *, high: bool = False) -> AbstractContextManager[Any]:
+        """Return a context in which products of arrays like `x` have the full precision of their dtype.
+
+        `high`: float32 products may be computed faster, with fewer digits, if the library offers that.
+        """
 
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or that of a context such as autocast."""
@@ -138,6 +141,15 @@ class Adapter(Differentiation, Protocol):
 
     def half_product(self, x: Array, y: Array) -> Array:
         """Return the product of two 16-bit matrices, accumulated and returned in float32."""
+
+    def rounded_product(self, x: Array, y: Array, dtype: Any) -> Array:
+        """Return the product of two arrays that broadcast to the shape of the first, rounded to a 16-bit `dtype`."""
+
+    def softplus_and_sigmoid(self, x: Array) -> tuple[Array, Array] | None:
+        """Return ``log(1 + exp(x))`` and its derivative with small relative errors; None for the core's formula."""
+
+    def unit_rows(self, x: Array) -> tuple[Array, Array] | None:
+        """Return unit rows of any finite rows, and lengths, infinite for rows of zeros; None for the core's formula."""
 
     def by_halves(
         self,

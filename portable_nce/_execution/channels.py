@@ -26,7 +26,6 @@ class Channel(NamedTuple):
     pullback: Pullback | None
     rows: tuple[int, int]
     columns: tuple[int, int]
-    even: bool = False
     inner_product: bool = False
     wide: bool = False
     given: bool = False
@@ -38,22 +37,22 @@ class Channel(NamedTuple):
         return {"width": columns[0].shape[-1] if self.wide else 1}
 
     @property
-    def in_parts(self) -> bool:
-        """Whether rows are multiplied as sums of 16-bit parts."""
+    def in_halves(self) -> bool:
+        """Whether products are 16-bit."""
         return self.inner_product and self.rows[1] > 0
 
     def scored(self, rows: Arrays, columns: Arrays) -> tuple[Array, Route | None]:
         """Scores of a tile; for tokens, also the function that routes their cotangent."""
-        if self.in_parts:
+        if self.in_halves:
             return product(operand_of(rows), operand_of(columns)), None
         return _scored(self.scores, rows, columns)
 
     def pull(self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None) -> tuple[Arrays, Arrays]:
         """Cotangents of the operands with a gradient, from that of the scores."""
         if route is not None:
-            return _token_cotangents(self.scores, rows, columns, cotangent, route, even=self.even)
-        if self.in_parts:
-            return _product_cotangents(operand_of(rows), operand_of(columns), cotangent, even=self.even)
+            return _token_cotangents(self.scores, rows, columns, cotangent, route)
+        if self.in_halves:
+            return _product_cotangents(operand_of(rows), operand_of(columns), cotangent)
         pullback: Any = self.pullback
         result: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
         return result
@@ -69,7 +68,6 @@ def channel_of(similarity: Similarity, rows: Arrays, columns: Arrays) -> Channel
         similarity.pullback,
         (n_rows, counts[0] - n_rows),
         (n_columns, counts[1] - n_columns),
-        similarity.even,
         similarity.inner_product,
         similarity.wide,
         len(columns) == 0,
@@ -80,7 +78,7 @@ def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Route
     if isinstance(scores, TokenScores):
         left, right = _tokens(scores, rows), _tokens(scores, columns)
         # Row-major for the argmax over each row; `product` may return the transpose of a tall product.
-        products = product(left, right) if left.parts else left.x @ right.x.T
+        products = left.x @ right.x.T if left.part is None else product(left, right)
         return scores.of_products(products, rows, columns)
     if isinstance(scores, TransposedScores) and _of_tokens(scores) is not None:
         result, route = _scored(scores.inner, columns, rows)
@@ -89,20 +87,20 @@ def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Route
 
 
 def _token_cotangents(
-    scores: Scores, rows: Arrays, columns: Arrays, cotangent: Array, route: Route, *, even: bool
+    scores: Scores, rows: Arrays, columns: Arrays, cotangent: Array, route: Route
 ) -> tuple[Arrays, Arrays]:
     if isinstance(scores, TransposedScores):
         transposed = namespace_of(cotangent).matrix_transpose(cotangent)
-        to_columns, to_rows = _token_cotangents(scores.inner, columns, rows, transposed, route, even=even)
+        to_columns, to_rows = _token_cotangents(scores.inner, columns, rows, transposed, route)
         return to_rows, to_columns
     assert isinstance(scores, TokenScores)  # noqa: S101  (only these have a route)
     both = _tokens(scores, rows), _tokens(scores, columns)
-    (to_rows,), (to_columns,) = _product_cotangents(*both, route(cotangent), even=even)
+    (to_rows,), (to_columns,) = _product_cotangents(*both, route(cotangent))
     return (scores.of_each_row(to_rows, rows),), (scores.of_each_row(to_columns, columns),)
 
 
-def _product_cotangents(rows: Operand, columns: Operand, cotangent: Array, *, even: bool) -> tuple[Arrays, Arrays]:
-    to_rows, to_columns = pullback(cotangent, None, rows, columns, need_grad=(True, True), even=even)
+def _product_cotangents(rows: Operand, columns: Operand, cotangent: Array) -> tuple[Arrays, Arrays]:
+    to_rows, to_columns = pullback(cotangent, None, rows, columns, need_grad=(True, True))
     return (to_rows,), (to_columns,)
 
 
@@ -114,10 +112,8 @@ def _of_tokens(scores: Scores) -> TokenScores | None:
 
 def _tokens(scores: TokenScores, operands: Arrays) -> Operand:
     """The operand of a product of all tokens."""
-    x, _, *split = operands
-    arrays = [scores.tokens(x, operands)]
-    if split:
-        factor, *parts = split
-        flat = namespace_of(factor).reshape(factor, (arrays[0].shape[0], 1))
-        arrays += [flat, *(scores.tokens(part, operands) for part in parts)]
-    return operand_of(arrays)
+    x, _, *halves = operands
+    flat = scores.tokens(x, operands)
+    if not halves:
+        return Operand(flat)
+    return Operand(flat, *[namespace_of(x).reshape(x, (flat.shape[0], -1)) for x in halves])

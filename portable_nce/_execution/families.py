@@ -213,7 +213,7 @@ class Softmax(Family):
             spread = xp.astype(positive.count > 1, values.dtype)
             values = values + spread * (log_positive - positive.centred / positive.weight_sum)
         values, factor, weight_slopes = weigh(xp, values, weights, None)
-        counts = xp.ones_like(values)
+        counts = self._counts_of_all(values)
         if not need_grad:
             return RowLosses(values, counts)
         slope, spread = (x if x is None or factor is None else x * factor for x in (slope, spread))
@@ -286,10 +286,10 @@ class PairsPlan(NamedTuple):
 
 
 class PairSum(NamedTuple):
-    """Sums over the pairs of each row: terms, pairs, nonzero terms (if needed), and slopes by parameters."""
+    """Sums over the pairs of each row: terms, pairs (unless known), nonzero terms (if needed), slopes by parameters."""
 
     value: Array
-    n_pairs: Array
+    n_pairs: Array | None
     n_active: Array | None
     to_parameters: Arrays = ()
 
@@ -307,12 +307,14 @@ class Pairs(Family):
         super().__init__(xp, plan, facts)
         self.bounded = facts.bound <= MAX_UNSHIFTED_LOGIT
         self.need_grad = need_grad
+        self.n_pairs = int(plan.counts[0]) + (facts.n_negatives if plan.counts[1] else 0)  # of each row, if complete
 
     def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Array]:
         """Sums over a tile of negatives, and the slopes of its terms."""
         term = self.plan.terms[1]
         assert term is not None  # noqa: S101  (without, no tile is computed)
-        sums, residual = self._summed(term, (exclude(scores, 0.0),), by_row, lambda x: exclude(x, 0.0))
+        scores = scores if self.facts.finite else exclude(scores, 0.0)
+        sums, residual = self._summed(term, (scores,), by_row, lambda x: exclude(x, 0.0))
         return sums, residual[0] if residual else scores
 
     def _summed(
@@ -339,7 +341,8 @@ class Pairs(Family):
             active = xp.astype(cleared[id(value)][0] != 0, value.dtype)
             active = xp.sum(active if entry_weights is None else active * entry_weights, axis=1)
         total = cleared[id(value)][1]
-        sums = PairSum(total, xp.zeros_like(total), active, tuple(cleared[id(x)][1] for x in slopes[len(scores) :]))
+        to_parameters = tuple(cleared[id(x)][1] for x in slopes[len(scores) :])
+        sums = PairSum(total, self._counted(total, 0), active, to_parameters)
         return sums, tuple(cleared[id(x)][0] for x in slopes[: len(scores)])
 
     def _term(self, term: Term, scores: Arrays, parameters: Arrays) -> tuple[Array, Arrays]:
@@ -389,29 +392,30 @@ class Pairs(Family):
         """Terms of rows with one positive each, and their slopes."""
         del present
         xp, term = self.xp, self.plan.terms[0]
-        zero = xp.zeros_like(scores)
-        part, slope = self._no_term(zero, by_row), zero
-        if term is not None:
-            value, slopes = self._term(term, (scores,), by_row[: self.plan.parameters])
-            active = part.n_active if part.n_active is None else xp.astype(value != 0, value.dtype)
-            slope, *to_parameters = slopes if self.need_grad else (zero,)
-            part = PairSum(value, zero, active, tuple(to_parameters))
-        return part._replace(n_pairs=zero + self._pairs()), slope
+        if term is None:
+            zero = xp.zeros_like(scores)
+            return self._no_term(zero, by_row)._replace(n_pairs=self._counted(zero, self.n_pairs)), zero
+        value, slopes = self._term(term, (scores,), by_row[: self.plan.parameters])
+        active = xp.astype(value != 0, value.dtype) if self.plan.divide_by == "active" else None
+        slope, *to_parameters = slopes if self.need_grad else (None,)
+        return PairSum(value, self._counted(value, self.n_pairs), active, tuple(to_parameters)), slope
 
-    def _pairs(self) -> int:
-        """Number of pairs of each row that count, if it is known."""
-        return int(self.plan.counts[0]) + (self.facts.n_negatives if self.plan.counts[1] else 0)
+    def _counted(self, like: Array, number: int) -> Array | None:
+        """A number of pairs of each row, or None if all rows are known to have `n_pairs`."""
+        return None if self.facts.complete else self.xp.full_like(like, number)
 
     def _no_term(self, zero: Array, by_row: Arrays) -> PairSum:
         slopes = tuple(zero for _ in by_row[: self.plan.parameters]) if self.need_grad else ()
-        return PairSum(zero, zero, zero if self.plan.divide_by == "active" else None, slopes)
+        return PairSum(zero, self._counted(zero, 0), zero if self.plan.divide_by == "active" else None, slopes)
 
     def merge(self, parts: list[PairSum]) -> tuple[PairSum, list[None]]:
         total = parts[0]
         for part in parts[1:]:
-            active = None if total.n_active is None or part.n_active is None else total.n_active + part.n_active
+            pairs, active = (
+                None if a is None or b is None else a + b for a, b in zip(total[1:3], part[1:3], strict=True)
+            )
             extra = tuple(a + b for a, b in zip(total.to_parameters, part.to_parameters, strict=True))
-            total = PairSum(total.value + part.value, total.n_pairs + part.n_pairs, active, extra)
+            total = PairSum(total.value + part.value, pairs, active, extra)
         return total, [None] * len(parts)
 
     def finish(self, total: PairSum, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
@@ -420,21 +424,28 @@ class Pairs(Family):
         if positive is not None:
             part, slope = positive
             total = self.merge([part, total])[0]
-        elif self.facts.n_negatives and plan.counts[1]:  # no tile counts them
+        elif total.n_pairs is not None and self.facts.n_negatives and plan.counts[1]:  # no tile counts them
             total = total._replace(n_pairs=total.n_pairs + self.facts.n_negatives)
         weights = by_row[plan.parameters] if plan.weighted else None
         # If all rows have pairs, all count.
-        counted = None if self.facts.complete and self._pairs() > 0 else total.n_pairs > 0
+        counted = None if total.n_pairs is None and self.n_pairs > 0 else self._pairs_of(total) > 0
         values, factor, weight_slopes = weigh(xp, total.value, weights, counted)
-        counts: Array | None = xp.ones_like(values) if counted is None else xp.astype(counted, values.dtype)
-        if plan.divide_by != "rows":
-            counts = total.n_pairs if plan.divide_by == "pairs" else total.n_active
+        counts: Array | None = total.n_active
+        if plan.divide_by == "pairs":
+            counts = self._pairs_of(total)
+        elif plan.divide_by == "rows":
+            counts = self._counts_of_all(values) if counted is None else xp.astype(counted, values.dtype)
         if not need_grad:
             return RowLosses(values, counts)
+        to_positive, *to_parameters = (
+            x if x is None else self.divided(x if factor is None else x * factor) for x in (slope, *total.to_parameters)
+        )
         factor = self.divided(xp.ones_like(values) if factor is None else factor)
-        to_positive = None if slope is None else slope * factor
-        to_rows = (*(x * factor for x in total.to_parameters), *self.to_weights(weight_slopes))
+        to_rows = (*to_parameters, *self.to_weights(weight_slopes))
         return RowLosses(values, counts, factor, to_positive, to_rows)
+
+    def _pairs_of(self, total: PairSum) -> Array:
+        return self.xp.full_like(total.value, self.n_pairs) if total.n_pairs is None else total.n_pairs
 
     def masked_cotangents(
         self, residual: Any, positive: Any, losses: RowLosses, members: Members, rescale: None = None

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from .._core.checks import is_at_hand
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
+from .._core.registry import adapter_of
 from .channels import Channel
 from .families import Plan
 from .row_losses import divided
@@ -83,6 +85,10 @@ class Layout(NamedTuple):
         Whether rows, columns and partners are embeddings, not operands.
     scale : float, optional
         Factor of the rows, unless it is an array.
+    half : dtype, optional
+        16-bit dtype of the embeddings, if they are multiplied as they are.
+    high : bool
+        Whether the library may compute float32 products faster, with fewer digits.
     """
 
     plan: Plan
@@ -98,6 +104,17 @@ class Layout(NamedTuple):
     shards: Shards | None = None
     embedded: bool = False
     scale: float | None = None
+    half: Any = None
+    high: bool = False
+
+    def finite(self, rows: Array) -> bool:
+        """Whether the scores of finite embeddings are finite, and infinite ones need no care.
+
+        Inner products are `in_range`. Where entries can be read, an infinite bound means that some may be infinite.
+        """
+        if self.unit or self.bound < math.inf:
+            return True
+        return not self.channels[0].given and adapter_of(rows).mode == "eager" and not is_at_hand(rows)
 
 
 def reduced(xp: Namespace, layout: Layout, result: SweepResult) -> SweepResult:

@@ -31,6 +31,7 @@ from .channels import Channel, channel_of
 from .families import PairsPlan, Plan, SoftmaxPlan
 from .inputs import Arrays, Inputs
 from .layouts import Layout
+from .operands import SourceDtypes, operands_of
 from .products import absence
 from .replay import replayed
 from .sets import Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
@@ -122,6 +123,8 @@ class ScoreMatrix(NamedTuple):
     bound: float = math.inf  # largest magnitude of the scores, if known
     partners: Operands = ()  # positives, if they are separate from the columns of a queue
     scale: Any = None  # factor of the rows, if rows and columns are embeddings
+    half: Any = None  # 16-bit dtype of the embeddings, if they are multiplied as they are
+    high: bool = False  # whether the library may compute float32 products faster, with fewer digits
     shard: Shard | None = None  # position in a larger matrix
     shards: Shards | None = None  # ranks that have the other rows of that matrix
     own_transpose: ScoreMatrix | None = None  # this rank's shard of the transposed matrix, if it is needed
@@ -150,9 +153,11 @@ class ScoreMatrix(NamedTuple):
         if self.scale is None:
             return self
         (x,), (y,) = self.rows, self.columns
-        rows, columns = self.similarity.prepare(x, y, self.scale)
+        dtypes = (x.dtype if self.half is None else self.half,)
+        _, rows, columns, bound = operands_of(self.similarity, x, y, self.scale, SourceDtypes(dtypes, dtypes))
         partners = tuple(map(normalize, self.partners)) if self.similarity.unit else self.partners
-        return self._replace(rows=rows, columns=columns, partners=partners, scale=None)
+        bound = min(bound, self.bound)
+        return self._replace(rows=rows, columns=columns, partners=partners, scale=None, half=None, bound=bound)
 
     def transposed(self) -> ScoreMatrix:
         """The transpose, with the transposed pairing."""
@@ -270,7 +275,7 @@ class ScoreMatrix(NamedTuple):
     def _sweep_of(self, layout: Layout, inputs: Inputs, reason: str, *others: ScoreMatrix) -> Prepared:
         """Sweep over the operands of this and other matrices, or over embeddings."""
         channels = tuple([one.channel for one in (self, *others)])
-        layout = layout._replace(channels=channels, bound=self.bound, unit=self.similarity.unit)
+        layout = layout._replace(channels=channels, bound=self.bound, unit=self.similarity.unit, high=self.high)
         if self.scale is not None:
             layout, inputs = self._embedded(layout, inputs)
         else:
@@ -288,7 +293,10 @@ class ScoreMatrix(NamedTuple):
             else:  # as a number it would be static: a new compilation for each temperature
                 scale = namespace_of(rows).full((), scale, dtype=rows.dtype, device=device_of(rows))
         inputs = inputs._replace(scale=() if number is not None else (scale,))
-        return layout._replace(embedded=True, scale=number), inputs
+        if self.half is not None:
+            counts = {"rows": (1, 2), "columns": (1, 2 if self.similarity.unit else 1)}
+            layout = layout._replace(channels=tuple([one._replace(**counts) for one in layout.channels]))
+        return layout._replace(embedded=True, scale=number, half=self.half), inputs
 
     def _obstacle(self, plan: Plan) -> str | None:
         """Why a sweep over inner products without masks is impossible; None if it is possible."""

@@ -12,39 +12,47 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.checks import entries_at_hand, largest, least
 from .._core.namespace import namespace_of
+from .._core.numerics import clipped
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .inputs import Arrays
 
 
 class Operand(NamedTuple):
-    """Rows of a product in float32 or float64; and, for 16-bit products, as a factor and parts.
+    """Rows of a product in float32 or float64; and, for 16-bit products, as 16-bit numbers and divisors.
 
-    ``x = factor * Σ parts``, with a factor (n, 1) and up to three 16-bit parts. Columns of `x` beyond those of the
-    parts are multiplied in float32. Derivatives are by `x` alone. Rows that do not count are 0 in all arrays. `added`
-    (n,): numbers added to the scores of columns.
+    ``x = part / divisor``, with a divisor (n, 1), None if it is 1; columns of `x` beyond those of `part` are multiplied
+    in float32. Derivatives are by `x` alone. `weighted`: the part, followed by three columns whose sum is the divisor,
+    and by a padding. `added` (n,): numbers added to the scores of columns.
     """
 
     x: Array
-    factor: Array = None
-    parts: tuple[Array, ...] = ()
+    divisor: Array = None
+    part: Array = None
+    weighted: Array = None
     added: Array = None
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         """Arguments of `operand_of`, without `added`."""
-        return (self.x, self.factor, *self.parts) if self.parts else (self.x,)
+        return tuple([x for x in self[:4] if x is not None])
+
+    def with_arrays(self, arrays: Sequence[Array]) -> Operand:
+        """The operand of other arrays, in the order of `arrays`."""
+        given = iter(arrays)
+        return Operand(*[x if x is None else next(given) for x in self[:4]])
 
     @property
     def extra(self) -> Array | None:
-        """The columns of `x` beyond those of the parts, or None."""
-        width = self.parts[0].shape[1]
+        """The columns of `x` beyond those of the part, or None."""
+        width = self.part.shape[1]
         return None if self.x.shape[1] == width else self.x[:, width:]
 
 
 def operand_of(arrays: Sequence[Array]) -> Operand:
-    """The operand of arrays `x`, `factor` and parts, or of `x` alone."""
-    return Operand(arrays[0], arrays[1], tuple(arrays[2:])) if len(arrays) > 1 else Operand(arrays[0])
+    """The operand of an array `x`, followed for 16-bit products by the part, or by the divisor and the part."""
+    x, *halves = arrays
+    return Operand(x, *(halves if len(halves) == 2 else [None, *halves]))  # noqa: PLR2004
 
 
 def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:
@@ -56,16 +64,37 @@ def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:
 
 def with_added(columns: Operand, numbers: Array) -> Operand:
     """Columns with numbers added to their scores; without parts, the rows must be `with_ones`."""
-    return columns._replace(added=numbers) if columns.parts else Operand(_with_column(columns.x, numbers))
+    return columns._replace(added=numbers) if columns.part is not None else Operand(_with_column(columns.x, numbers))
 
 
 def with_ones(rows: Operand) -> Operand:
     """Rows for columns `with_added` numbers: ``[x, 1]·[y, b] = x·y + b``."""
-    return rows if rows.parts else Operand(_with_column(rows.x, namespace_of(rows.x).ones_like(rows.x[:, 0])))
+    ones = namespace_of(rows.x).ones_like(rows.x[:, 0])
+    return rows if rows.part is not None else Operand(_with_column(rows.x, ones))
 
 
 def operand_pieces(operand: Operand, bounds: Sequence[tuple[int, int]]) -> list[Operand]:
-    return [operand_of(arrays) for arrays in zip(*(pieces(x, bounds) for x in operand.arrays), strict=True)]
+    cuts = zip(*(pieces(x, bounds) for x in operand.arrays), strict=True)
+    return [operand.with_arrays(arrays) for arrays in cuts]
+
+
+def with_weights(columns: Operand) -> Operand:
+    """Columns whose 16-bit products also give sums of cotangents, weighted by the divisors."""
+    if columns.part is None:
+        return columns
+    xp, part, rest = namespace_of(columns.x), columns.part, columns.divisor
+    if rest is None:
+        weights = [xp.ones_like(part[:, :1]), *[xp.zeros_like(part[:, :1])] * (_N_WEIGHTS - 1)]
+    else:
+        weights = [xp.astype(rest, part.dtype)]
+        while len(weights) < _N_WEIGHTS:  # 24 bits: an error of these sums would be one of the derivative by the scale
+            rest = rest - xp.astype(weights[-1], rest.dtype)
+            weights.append(xp.astype(rest, part.dtype))
+    padded = [*weights, *weights, *weights[:2]]  # products of a width that is a multiple of 8 are fast
+    return columns._replace(weighted=xp.concat([part, *padded], axis=1))
+
+
+_N_WEIGHTS = 3
 
 
 def concat_rows(xp: Namespace, parts: Sequence[Array]) -> Array:
@@ -74,22 +103,23 @@ def concat_rows(xp: Namespace, parts: Sequence[Array]) -> Array:
 
 def product(rows: Operand, columns: Operand) -> Array:
     """The scores of a tile: ``rows @ columns.T + added``."""
-    if not rows.parts:
+    if rows.part is None:
         return _product(rows.x, columns.x)
     count = len(rows.arrays)
 
     def of_halves(*arrays: Array) -> Array:
-        left, right = (operand_of(x) for x in (arrays[:count], arrays[count:]))
-        scores = _scores_of_parts(left.parts, right.parts)
-        scores *= left.factor
-        scores *= right.factor.T
+        left, right = rows.with_arrays(arrays[:count]), columns.with_arrays(arrays[count:])
+        scores = adapter_of(left.part).half_product(left.part, right.part.T)
+        for divisor in (left.divisor, None if right.divisor is None else right.divisor.T):
+            if divisor is not None:
+                scores /= divisor
         if left.extra is not None:
             scores += _product(left.extra, right.extra)
         return scores
 
     def pull(side: int) -> Callable[..., Array]:
         def of_side(cotangent: Array, *arrays: Array) -> Array:
-            both = operand_of(arrays[:count]), operand_of(arrays[count:])
+            both = rows.with_arrays(arrays[:count]), columns.with_arrays(arrays[count:])
             return pullback(cotangent, None, *both, need_grad=(side == 0, side == 1))[side]
 
         return of_side
@@ -110,7 +140,9 @@ def sharpened_rows(rows: Operand, columns: Operand, sharpness: Array | None) -> 
     if sharpness is None or adapter.mode != "eager" or any(map(adapter.needs_gradient, (rows.x, columns.x))):
         return rows, sharpness
     sharpness = sharpness[:, None]
-    return rows._replace(x=rows.x * sharpness, factor=rows.factor * sharpness if rows.parts else None), None
+    if rows.part is None:
+        return rows._replace(x=rows.x * sharpness), None
+    return rows._replace(x=rows.x * sharpness, divisor=rows.divisor / sharpness), None
 
 
 def _product(rows: Array, columns: Array) -> Array:
@@ -125,37 +157,40 @@ def pullback(
     columns: Operand,
     *,
     need_grad: tuple[bool, bool],
-    even: bool = False,
+    sums: Array | None = None,
 ) -> tuple[Array | None, Array | None]:
-    """Cotangents of the rows and columns of a tile; None where `need_grad` is False.
+    """Cotangents of the rows and columns of a tile; None where `need_grad` is False. The residual may be overwritten.
 
     The cotangent of the scores is ``c = coefficient[:, None] * residual`` (None: 1). The coefficient is multiplied into
     operands of D columns, not into the tile:
 
         to rows: coefficient * (residual @ columns)        to columns: residual.T @ (coefficient * rows)
 
-    For 16-bit products, c is split into two or three 16-bit parts and a remainder. If factors are `even`, of one order
-    of magnitude, one split serves rows and columns.
+    For 16-bit products see `_cotangents_of_halves`; `sums`: row sums of the residual, if they are known, and no entry
+    is negative.
     """
-    count, factors = len(rows.arrays), () if coefficient is None else (coefficient,)
-    stop = 1 + count + len(columns.arrays)
+    counts, factors = (len(rows.arrays), len(columns.arrays)), () if coefficient is None else (coefficient,)
+    stop = 1 + sum(counts)
 
     def plainly(*arrays: Array) -> Arrays:
-        return _plain_cotangents(arrays[0], arrays[-1] if factors else None, arrays[1], arrays[1 + count], need_grad)
+        factor = arrays[-1] if factors else None
+        return _plain_cotangents(arrays[0], factor, arrays[1], arrays[1 + counts[0]], need_grad)
 
     def of_halves(*arrays: Array) -> Arrays:
-        rows, columns = operand_of(arrays[1 : 1 + count]), operand_of(arrays[1 + count : stop])
-        residual, factor = arrays[0], arrays[-1] if factors else None
-        pull = _cotangents_of_one_split if even else _cotangents_of_two_splits
-        result = pull(residual, factor, rows, columns, need_grad)
-        if rows.extra is None:
+        both = rows.with_arrays(arrays[1 : 1 + counts[0]]), columns.with_arrays(arrays[1 + counts[0] : stop])
+        factor, own_sums = arrays[-1] if factors else None, None if sums is None else arrays[stop]
+        extra: Arrays = ()
+        if rows.extra is not None:
+            extra = _plain_cotangents(arrays[0], factor, *(one.extra for one in both), need_grad)
+        result = _cotangents_of_halves(arrays[0], factor, both, need_grad, own_sums)
+        if not extra:
             return result
-        extra = _plain_cotangents(residual, factor, rows.extra, columns.extra, need_grad)
-        xp = namespace_of(residual)
-        return tuple(xp.concat(both, axis=1) for both in zip(result, extra, strict=True))
+        return tuple(namespace_of(*pair).concat(list(pair), axis=1) for pair in zip(result, extra, strict=True))
 
-    arrays = (residual, *rows.arrays, *columns.arrays, *factors)
-    result = iter(adapter_of(rows.x).by_halves(of_halves, plainly, *arrays) if rows.parts else plainly(*arrays))
+    known = () if sums is None else (sums,)
+    arrays = (residual, *rows.arrays, *columns.arrays, *known, *factors)
+    by_halves = adapter_of(rows.x).by_halves
+    result = iter(plainly(*arrays) if rows.part is None else by_halves(of_halves, plainly, *arrays))
     to_rows, to_columns = (next(result) if flag else None for flag in need_grad)
     return to_rows, to_columns
 
@@ -210,138 +245,73 @@ def _plain_cotangents(
     return tuple(result)
 
 
-def _cotangents_of_one_split(
-    residual: Array, coefficient: Array | None, rows: Operand, columns: Operand, need_grad: tuple[bool, bool]
-) -> Arrays:
-    """Cotangents by one split of c into 16-bit parts, which rows and columns share.
-
-    With the factors f of rows and columns, and p their parts, c' = f_rows c f_columns is split:
-
-        to rows: (c' @ p_columns) / f_rows        to columns: (c'.T @ p_rows) / f_columns
-    """
-    cotangent = residual * (rows.factor if coefficient is None else rows.factor * coefficient[:, None])
-    cotangent *= columns.factor.T
-    counts = [_parts_for(x) if flag else 0 for x, flag in zip((rows, columns), need_grad, strict=True)]
-    parts = _split(cotangent, rows.parts[0].dtype, max(counts), axis=None)
-    result = []
-    if need_grad[0]:
-        result.append(parts.truncated(counts[0]).times(columns) * _quotient(parts.unit, rows.factor))
-    if need_grad[1]:
-        result.append(parts.truncated(counts[1]).transposed().times(rows) * _quotient(parts.unit, columns.factor))
-    return tuple(result)
-
-
-def _quotient(unit: Any, factor: Array) -> Array:
-    """``unit / factor``; 0 for rows that do not count, whose factor is 0."""
-    return namespace_of(factor).where(factor == 0, 0.0, unit / factor)
-
-
-def _cotangents_of_two_splits(
-    residual: Array, coefficient: Array | None, rows: Operand, columns: Operand, need_grad: tuple[bool, bool]
-) -> Arrays:
-    """Cotangents by a split of c for rows and another for columns, for factors of different magnitudes.
-
-    With the factors f of rows and columns, and p their parts, c f_columns and f_rows c are split:
-
-        to rows: (c f_columns) @ p_columns        to columns: (f_rows c).T @ p_rows
-    """
-    dtype, result = rows.parts[0].dtype, []
-    if need_grad[0]:
-        parts = _split(residual * columns.factor.T, dtype, _parts_for(rows), axis=1)
-        back = parts.times(columns) * parts.unit
-        result.append(back if coefficient is None else back * coefficient[:, None])
-    if need_grad[1]:
-        factor = rows.factor if coefficient is None else rows.factor * coefficient[:, None]
-        parts = _split((residual * factor).T, dtype, _parts_for(columns), axis=1)
-        result.append(parts.times(rows) * parts.unit)
-    return tuple(result)
-
-
-def _parts_for(operand: Operand) -> int:
-    """Number of 16-bit parts of the cotangent, for the gradient of an operand.
-
-    Two; three for operands of three parts, computed from embeddings: their gradient is summed over all rows, into that
-    of a matrix that may be float32.
-    """
-    return max(2, len(operand.parts))
-
-
-class _SplitMatrix(NamedTuple):
-    """A matrix divided by `unit`, as a sum of 16-bit parts and a remainder `rest`."""
-
-    parts: Arrays
-    rest: Array
-    unit: Any
-
-    def times(self, operand: Operand) -> Array:
-        """Product with the parts of an operand.
-
-        The remainder contributes its row sums times the mean row of the operand. If rows are almost equal, the products
-        cancel, and this term decides the derivative by the scale.
-        """
-        xp, products = namespace_of(self.rest), _sum_of_products(self.parts, operand.parts, len(self.parts))
-        mean: Array = None
-        for part in operand.parts:
-            mean = plus(mean, xp.mean(xp.astype(part, self.rest.dtype), axis=0))
-        products += xp.sum(self.rest, axis=1)[:, None] * mean[None, :]
-        return products
-
-    def truncated(self, count: int) -> _SplitMatrix:
-        """The first `count` parts; the others are added to the remainder."""
-        rest = self.rest
-        for part in self.parts[count:]:
-            rest = rest + namespace_of(rest).astype(part, rest.dtype)
-        return self._replace(parts=self.parts[:count], rest=rest)
-
-    def transposed(self) -> _SplitMatrix:
-        """The transpose, if the unit is one number."""
-        return self._replace(parts=tuple(x.T for x in self.parts), rest=self.rest.T)
-
-
+_ROUNDING = 2.0**-8
+"""Largest relative error of a number rounded to 16 bits."""
 _ROOM = 2.0**14
-"""Magnitude to which float16 parts are scaled: far from its largest number and from its smallest."""
-_LEAST = 2.0**-100
+"""Magnitude to which float16 numbers are scaled: far from its largest number and from its smallest."""
+_LEAST = 2.0**-126
 """Smallest divisor: a library that flushes subnormal numbers to 0 would divide by 0."""
 
 
-def _split(x: Array, dtype: Any, count: int, *, axis: int | None) -> _SplitMatrix:
-    """A matrix split into `count` parts, with a unit per row or (axis None) one unit."""
-    xp, unit = namespace_of(x), 1.0
-    if "bfloat16" not in str(dtype):  # float16 lacks the range of float32
-        largest = xp.max(xp.abs(x), axis=1, keepdims=True)
-        if axis is None:  # ignore rows with NaN or infinity when choosing the common unit
-            largest = xp.where(largest < math.inf, largest, xp.zeros_like(largest))
-            largest = xp.max(largest[:, 0], axis=0, keepdims=True)
-        unit = xp.where(largest > _LEAST, largest, xp.full_like(largest, _LEAST)) / _ROOM
-        x = x / unit
-    parts = [xp.astype(x, dtype)]
-    rest = x - xp.astype(parts[0], x.dtype)
-    for _ in range(count - 1):
-        parts.append(xp.astype(rest, dtype))
-        rest -= xp.astype(parts[-1], x.dtype)
-    return _SplitMatrix(tuple(parts), rest, unit)
+def _cotangents_of_halves(
+    residual: Array,
+    coefficient: Array | None,
+    operands: tuple[Operand, Operand],
+    need_grad: tuple[bool, bool],
+    sums: Array | None,
+) -> Arrays:
+    """Cotangents by the cotangent c of the scores, divided by the divisors and rounded to 16 bits.
+
+    With the divisors d of rows and columns, their 16-bit numbers p, and ``r = c / (d_rows d_columns)`` rounded:
+
+        to rows: (r @ p_columns) d_rows        to columns: (r.T @ p_rows) d_columns
+
+    Rounding changes the sum of c over the columns. If columns are almost equal, this error would decide the derivative
+    by the scale. It is restored: by a factor of the row if no entry is negative, so that a row with one large entry has
+    no error at all; or by a multiple of the mean column.
+    """
+    rows, columns = operands
+    adapter, columns = adapter_of(residual), columns if columns.weighted is not None else with_weights(columns)
+    xp, multiply, dtype = namespace_of(residual), adapter.half_product, rows.part.dtype
+    factor = 1.0 / rows.divisor if coefficient is None else coefficient[:, None] / rows.divisor
+    known = sums is not None
+    if need_grad[0]:
+        sums = (sums if known else adapter.sum_along(residual, 1))[:, None] * factor
+    if columns.divisor is not None:
+        residual /= columns.divisor.T
+    result, rounded = [], None
+    if "bfloat16" in str(dtype):
+        rounded = adapter.rounded_product(residual, factor, dtype), None
+    else:  # float16 lacks the range of float32
+        residual = residual * factor
+    if need_grad[0]:
+        part, unit = rounded or _in_units(residual, dtype, 1)
+        width = columns.part.shape[1]
+        products = multiply(part, columns.weighted)
+        if unit is not None:
+            products = products * unit
+        back, found = products[:, :width], xp.sum(products[:, width : width + _N_WEIGHTS], axis=1, keepdims=True)
+        if known:
+            quotient = clipped(xp, sums / (found + _LEAST), 1.0 - _ROUNDING, 1.0 + _ROUNDING)
+            back = back * (quotient * rows.divisor)
+        else:
+            mean = xp.mean(columns.x[:, :width], axis=0, keepdims=True)
+            back = (back + (sums - found) * mean) * rows.divisor
+        result.append(back)
+    if need_grad[1]:
+        part, unit = rounded or _in_units(residual, dtype, 0)
+        back = multiply(part.T, rows.part)
+        divisor = columns.divisor if unit is None else unit.T if columns.divisor is None else unit.T * columns.divisor
+        result.append(back if divisor is None else back * divisor)
+    return tuple(result)
 
 
-def _scores_of_parts(rows: Arrays, columns: Arrays) -> Array:
-    """Product of rows and columns; each part of one side is multiplied by the first part of the other."""
-    order = max(len(rows), len(columns))
-    if order > 1 and len(rows) + len(columns) == order + 1:
-        # One product of concatenated parts, which saves the sum of tiles.
-        rows, columns = ((_side_by_side(x if len(x) > 1 else x * order),) for x in (rows, columns))
-    return _sum_of_products(rows, [x.T for x in columns], order)
-
-
-def _side_by_side(parts: Arrays) -> Array:
-    return namespace_of(*parts).concat(list(parts), axis=1)
-
-
-def _sum_of_products(first: Sequence[Array], second: Sequence[Array], order: int) -> Array:
-    """Product of two matrices in parts, each at most 2^-8 of the previous one, up to an order."""
-    multiply, total = adapter_of(first[0]).half_product, None
-    for k, x in enumerate(first):
-        for y in second[: order - k]:
-            total = plus(total, multiply(x, y))
-    return total
+def _in_units(x: Array, dtype: Any, axis: int) -> tuple[Array, Array]:
+    """A matrix in 16 bits and units, one for each row (axis 1) or column (axis 0)."""
+    xp = namespace_of(x)
+    largest = xp.max(xp.abs(x), axis=axis, keepdims=True)
+    unit = clipped(xp, largest, _LEAST * _ROOM * _ROOM, math.inf) / _ROOM
+    return adapter_of(x).rounded_product(x, 1.0 / unit, dtype), unit
 
 
 def outer_sum(of_rows: Array, of_columns: Array) -> Array:

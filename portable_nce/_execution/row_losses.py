@@ -93,6 +93,10 @@ class Family:
         """A slope of the row losses, divided as their mean is."""
         return divided(slope, self.facts.divisor)
 
+    def _counts_of_all(self, values: Array) -> Array:
+        """Counts of rows that all count: ones; any array if the divisor is known, since nobody reads them."""
+        return values if self.facts.divisor else self.xp.ones_like(values)
+
     def to_weights(self, slopes: Array | None) -> Arrays:
         """Cotangents of the row weights, if there are any."""
         return () if slopes is None else (self.divided(slopes),)

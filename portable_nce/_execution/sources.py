@@ -8,13 +8,17 @@ closed form. With ``u = x / |x|``, the operand ``s u`` of a row and its cotangen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any, NamedTuple
 
-from .._core.namespace import lift_to_tape, namespace_of
-from .._core.numerics import pulled_unit_rows, sum_to_scalar, unit_rows
+from .._core.half_precision import half_rows
+from .._core.namespace import device_of, is_number, lift_to_tape, namespace_of
+from .._core.numerics import clipped, in_range, pulled_unit_rows, sum_to_scalar, unit_rows
 from .._core.protocol import Array
+from .._core.registry import adapter_of
 from .inputs import Arrays, Inputs
 from .layouts import Gradients, Layout, NeedGrad, NeedGradOf, SweepResult, reduced
 
@@ -29,8 +33,9 @@ def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
         (arrays,) = lift_to_tape(arrays)
         inputs = Inputs.of(layout.counts, arrays)
         flags = _flags(layout, inputs, need_grad)
-        sides = _sides(layout, inputs)
-        result = sweep(layout, _operands(layout, inputs, sides), flags.operands)
+        with adapter_of(arrays[0]).full_precision(arrays[0], high=True) if layout.high else nullcontext():
+            sides = _sides(layout, inputs)
+            result = sweep(layout, _operands(layout, inputs, sides), flags.operands)
         result = reduced(namespace_of(result.values), layout, result)
         if not need_grad:
             return result.values, result.counts
@@ -56,31 +61,79 @@ def _flags(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
 
 
 class _Side(NamedTuple):
-    """Unit rows and lengths, or unchanged rows and None; and the scale of the operand (None: 1)."""
+    """Unit rows and lengths, or rows times a factor (None: 1) without a length; and the scale of the operand (None: 1).
+
+    `halves`: for 16-bit products, numbers (n, 1) and 16-bit rows whose quotient are the rows; or these rows alone.
+    """
 
     unit: Array
     length: Array | None
+    factor: Array | None = None
+    halves: Arrays = ()
     scale: Any = None
 
     @property
     def operand(self) -> Array:
         return self.unit if self.scale is None else self.unit * self.scale
 
+    @property
+    def operands(self) -> Arrays:
+        """The operand; and for 16-bit products its divisor, if there is one, and the 16-bit rows."""
+        if not self.halves:
+            return (self.operand,)
+        *own, part = self.halves
+        if self.scale is None:
+            return self.operand, *own, part
+        xp, shape = namespace_of(self.unit), (self.unit.shape[0], 1)
+        if is_number(self.scale):
+            divisor = own[0] / self.scale if own else _filled(self.unit, shape, 1.0 / self.scale)
+        else:  # a scale of 0 has an infinite inverse
+            divisor = (own[0] if own else _filled(self.unit, shape, 1.0)) / self.scale
+            divisor = clipped(xp, divisor, -_MOST, _MOST)
+        return self.operand, divisor, part
+
     def gradient(self, cotangent: Array | None) -> Array | None:
         """Cotangent of the embeddings, from that of their operand."""
-        if cotangent is None or self.length is None:
-            return cotangent if cotangent is None or self.scale is None else cotangent * self.scale
+        if cotangent is None:
+            return None
+        if self.length is None:
+            for factor in (self.factor, self.scale):
+                cotangent = cotangent if factor is None else cotangent * factor
+            return cotangent
         return pulled_unit_rows(self.unit, self.length if self.scale is None else self.length / self.scale, cotangent)
+
+
+_MOST = 1e37
+"""Largest divisor."""
+
+
+def _filled(like: Array, shape: tuple[int, ...], number: float) -> Array:
+    return namespace_of(like).full(shape, number, dtype=like.dtype, device=device_of(like))
 
 
 def _sides(layout: Layout, inputs: Inputs) -> list[_Side]:
     """Sides of all embeddings, in the order of the inputs; none if the inputs are operands."""
     if not layout.embedded:
         return []
-    arrays = (*inputs.rows, *inputs.columns, *inputs.partners)
-    result: list[tuple[Array, Array | None]] = [*unit_rows(*arrays)] if layout.unit else [(x, None) for x in arrays]
-    rows, *others = result
-    return [_Side(*rows, inputs.scale[0] if inputs.scale else layout.scale), *[_Side(*x) for x in others]]
+    arrays, half = (*inputs.rows, *inputs.columns, *inputs.partners), layout.half
+    xp = namespace_of(*arrays)
+    if layout.unit:
+        sides = [_Side(*pair) for pair in unit_rows(*arrays)]
+    else:
+        factors: Sequence[Array | None] | None = None
+        if layout.bound == math.inf:
+            scale = inputs.scale[0] if inputs.scale else layout.scale
+            factors, _ = in_range(xp, arrays[0], *arrays[1:] or arrays, scale=scale)
+        pairs = zip(arrays, factors or [None] * len(arrays), strict=False)
+        sides = [_Side(x if factor is None else x * factor, None, factor) for x, factor in pairs]
+    if half is not None:
+        halves = [
+            (xp.astype(side.unit, half),) if side.length is None else half_rows(x, side.length, half)
+            for x, side in zip(arrays, sides, strict=True)
+        ]
+        sides = [side._replace(halves=own) for side, own in zip(sides, halves, strict=True)]
+    rows, *others = sides
+    return [rows._replace(scale=inputs.scale[0] if inputs.scale else layout.scale), *others]
 
 
 def _operands(layout: Layout, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
@@ -93,9 +146,9 @@ def _operands(layout: Layout, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
         return inputs.with_constants()
     row, *others = sides
     count = len(inputs.columns)
-    columns = tuple([side.unit for side in others[:count]]) or (row.unit,)
+    columns = others[0].operands if count else row._replace(scale=None).operands
     partners = tuple([side.unit for side in others[count:]])
-    return inputs._replace(rows=(row.operand,), columns=columns, partners=partners, scale=())
+    return inputs._replace(rows=row.operands, columns=columns, partners=partners, scale=())
 
 
 def _input_gradients(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._core.checks import all_entries, entry_at_hand
+from .._core.logsumexp import ExpSum
 from .._core.namespace import namespace_of
 from .._core.numerics import largest_entry, rows_where, safe_quotient, upcast
 from .._core.protocol import Array
@@ -39,9 +40,11 @@ class _Products:
     n_differentiated = (1, 1)
     """Numbers of row operands and of column operands that have a gradient."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad, bounds: Sequence[tuple[int, int]]) -> None:
-        self.need_grad, self.even = (need_grad.rows, need_grad.columns), layout.channels[0].even
+    def __init__(self, inputs: Inputs, need_grad: NeedGrad, bounds: Sequence[tuple[int, int]]) -> None:
+        self.need_grad = (need_grad.rows, need_grad.columns)
         self.columns = p.operand_of(inputs.columns)
+        if need_grad.rows:
+            self.columns = p.with_weights(self.columns)
         self.tiles = self.score_columns = p.operand_pieces(self.columns, bounds)
         self.has_added = len(inputs.added) > 0
         if self.has_added:
@@ -67,10 +70,12 @@ class _Products:
         """Scores of tile k, without sharpness."""
         return (p.product(rows[0], self.score_columns[k]),), (None,)
 
-    def pullback(self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, _: Any) -> tuple[Arrays, Arrays]:
+    def pullback(
+        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, _: Any, sums: Array | None
+    ) -> tuple[Arrays, Arrays]:
         """Cotangents of rows and columns. The cotangent of the scores is ``factor[:, None] * cotangents[0]``."""
         operands, need_grad = (rows[0], self.tiles[k]), self.need_grad
-        to_rows, to_columns = p.pullback(cotangents[0], factor, *operands, need_grad=need_grad, even=self.even)
+        to_rows, to_columns = p.pullback(cotangents[0], factor, *operands, need_grad=need_grad, sums=sums)
         return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
 
 
@@ -96,7 +101,7 @@ class _GivenScores:
         """A copy of the scores, with sharpness; the family overwrites it."""
         return sharpened(rows[0] + 0.0, rows[1])
 
-    def pullback(self, _: Any, __: int, cotangents: Arrays, ___: None, ____: Any) -> tuple[Arrays, Arrays]:
+    def pullback(self, _: Any, __: int, cotangents: Arrays, ___: None, ____: Any, _____: Any) -> tuple[Arrays, Arrays]:
         return cotangents, ()
 
 
@@ -123,7 +128,7 @@ class _Channels:
         return tuple(upcast(namespace_of(x), x) for x, _ in scored), tuple(route for _, route in scored)
 
     def pullback(
-        self, rows: list[Arrays], _: int, cotangents: Arrays, __: None, routes: tuple[Route | None, ...]
+        self, rows: list[Arrays], _: int, cotangents: Arrays, __: None, routes: tuple[Route | None, ...], ___: Any
     ) -> tuple[Arrays, Arrays]:
         to_rows: Arrays = ()
         to_columns: Arrays = ()
@@ -174,7 +179,7 @@ class _Sweep:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
             given = layout.channels[0].given
-            self.source = _GivenScores(n_columns) if given else _Products(layout, inputs, need_grad, bounds)
+            self.source = _GivenScores(n_columns) if given else _Products(inputs, need_grad, bounds)
             if isinstance(sets, s.SortedClasses):
                 assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
                 self.sets = s.ClassSets(sets, block, labels)
@@ -183,6 +188,8 @@ class _Sweep:
                 self.sets = s.DiagonalSets(sets, bounds, n_columns, labels)
                 self.positives_in_tile = given or (sets.in_tiles and len(bounds) == 1 and block == n_rows)
                 self.positives_in_tile = self.positives_in_tile and isinstance(layout.plan, SoftmaxPlan)
+                if not given and self.source.columns.part is not None:  # cotangents of positives have more bits
+                    self.positives_in_tile = False
                 if not (sets.given or given):
                     partners = s.partners(self.xp, sets, inputs.columns[0], n_rows)
                     inputs = inputs._replace(partners=partners)
@@ -216,7 +223,7 @@ class _Sweep:
             of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
             return ScoreFacts(self._bound() if of_sums else math.inf, single=layout.sets.single)
         bound = self._bound()
-        finite = layout.unit or bound < math.inf
+        finite = layout.finite(inputs.rows[0])
         complete, negatives = False, 0
         if self.diagonals is not None:
             complete = len(inputs.added) + len(inputs.present) == 0 and not self.diagonals.ids
@@ -315,7 +322,8 @@ class _Sweep:
         to_columns: list[Array] = []
         for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
             cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)
-            row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.routes)
+            sums = tile.part.total if isinstance(tile.part, ExpSum) else None
+            row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.routes, sums)
             to_rows = tuple(map(p.plus, to_rows, row_part)) if to_rows else row_part
             to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.restored, column_part))
         return tuple(map(scaling.restored, to_rows)), tuple(to_columns)

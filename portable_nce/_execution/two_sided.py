@@ -59,7 +59,7 @@ class _Square:
         assert isinstance(layout.sets, s.Diagonals)  # noqa: S101  (others are one-sided)
         self.diagonals, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
         bound = self._agreed(layout, layout.bound)
-        finite = layout.unit or bound < math.inf
+        finite = layout.finite(self.rows) or bound < math.inf
         self.layout = layout
         facts = ScoreFacts(bound, finite, complete=True, divisor=self.n if layout.mean and finite else None)
         family = family_of(self.xp, layout.plan, facts, need_grad=self.need_grad)
@@ -71,7 +71,8 @@ class _Square:
         if layout.self_contrast and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
         self.sets = s.DiagonalSets(self.diagonals, self.bounds, self.n_columns)
-        self.tiles = p.operand_pieces(p.operand_of(inputs.columns), self.bounds)
+        columns = p.operand_of(inputs.columns)
+        self.tiles = p.operand_pieces(p.with_weights(columns) if self.to_rows else columns, self.bounds)
         self.keep = tiling.keep and self.need_grad
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or scores if they need a shift
         self.sums: list[ExpSum] = []
@@ -88,7 +89,7 @@ class _Square:
 
     def is_one_tile(self) -> bool:
         whole = not isinstance(self.blocks, tuple) and self.blocks == self.n
-        return whole and len(self.bounds) == 1
+        return whole and len(self.bounds) == 1 and self.operand.part is None
 
     def tiles_of(self, start: Array | int) -> range:
         """Indices of the tiles of a block of rows."""
@@ -207,7 +208,7 @@ class _Square:
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sums[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sums[-1].top, self.bounds)
-        need_grad, even, count = (self.to_rows, self.to_columns), self.layout.channels[0].even, len(self.operand.arrays)
+        need_grad, count = (self.to_rows, self.to_columns), len(self.operand.arrays)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             rows, (coefficient, *top_of_rows) = p.operand_of(block[:count]), block[count:]
@@ -221,7 +222,7 @@ class _Square:
                 cotangent = scaling.cleared(cotangent)
                 if self.is_one_tile():  # then it includes the cotangents of positives
                     cotangent = self.sets.put(cotangent, self.to_positive, k, start)
-                parts = p.pullback(cotangent, None, rows, self.tiles[k], need_grad=need_grad, even=even)
+                parts = p.pullback(cotangent, None, rows, self.tiles[k], need_grad=need_grad)
                 if self.to_rows:
                     to_rows = p.plus(to_rows, parts[0])
                 if self.to_columns:

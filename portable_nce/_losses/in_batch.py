@@ -37,7 +37,6 @@ from .._core.checks import (
     check_shape,
     check_width,
     entry_at_hand,
-    is_half,
     largest,
     scalar,
     shape_of,
@@ -389,13 +388,13 @@ def cpc(
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, (rows, rows if across is None else _columns_of_all(options.mask)))
         (x,) = zero_idle_rows(xp, options.mask, x)
-    layout, multiplied_in = Layout(agreed_on={"steps": steps}), dtype if is_half(dtype) else None
+    layout = Layout(agreed_on={"steps": steps})
     parts = []
     for step in range(steps):
         with adapter_of(x).full_precision(x):
             prediction = xp.matmul(x, xp.matrix_transpose(matrices[step, ...]))
         embeddings = {
-            "context": Embedding(prediction, (prediction.dtype,), multiplied_in),
+            "context": Embedding(prediction, (prediction.dtype,)),
             "targets": entered.embeddings["targets"]._replace(array=y[step, ...]),
         }
         part = contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options, layout)
