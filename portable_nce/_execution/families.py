@@ -132,7 +132,7 @@ class Softmax(Family):
         sharpness, _ = split_sharpness(self.plan, by_row)
         positives, negatives, weights, negative_weights = members
         if self.unshifted and negative_weights is None and sharpness is None:
-            exps = adapter_of(scores[0]).exp_in_place(scores[0] + 0.0, bounded=True)
+            exps = xp.exp(scores[0])
             terms = xp.where(negatives, exps, 0.0)
             sums = ExpSum(None, xp.sum(terms, axis=1))
             return sums, terms, from_mask(xp, scores[0], positives, single=single, weights=weights, terms=exps)

@@ -181,8 +181,9 @@ class ScoreMatrix(NamedTuple):
         """Whether every sweep has a single block of rows."""
         both = self.rows, self.columns
         # Block sizes depend on the operands of the columns, which for the transpose are those of the rows.
-        by_rule = [self._sizes(masked, **self.channel.held(*x)) for x in (both, both[::-1])]
-        sizes = [self._sizes(one_sided, far=on_accelerator(self.rows[0])), *by_rule]
+        far = on_accelerator(self.rows[0])
+        by_rule = [self._sizes(masked, far=far, **self.channel.held(*x)) for x in (both, both[::-1])]
+        sizes = [self._sizes(one_sided, far=far), *by_rule]
         blocks = [size.of(*self.shape).block for size in sizes]
         return all(not isinstance(block, tuple) and block >= self.shape[0] for block in blocks)
 
@@ -389,7 +390,7 @@ class ScoreMatrix(NamedTuple):
     def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
         """Sweep with masks, for any similarity; pairs come from the pairing's rule and the mask."""
         sets, inputs = self.pair_rule(*others)
-        sizes = self._sizes(masked, **self.channel.held(self.rows, self.columns))
+        sizes = self._sizes(masked, far=on_accelerator(self.rows[0]), **self.channel.held(self.rows, self.columns))
         reason = self._obstacle(plan) or "no row has a negative"
         if self.pairing.structure.has_labels and self._obstacle(plan) is None:
             reason = "labels are not sorted: the matrix is small, classes are large or values cannot be read"

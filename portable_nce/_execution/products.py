@@ -269,46 +269,52 @@ def _cotangents_of_halves(
     Rounding changes the sum of c over the columns. If columns are almost equal, this error would decide the derivative
     by the scale. It is restored: by a factor of the row if no entry is negative, so that a row with one large entry has
     no error at all; or by a multiple of the mean column.
+
+    Rows have another r, without the coefficient and ``d_rows``, where more digits are needed: if the columns have no
+    divisors, so that their lengths differ, and in float16, which lacks the range of float32.
     """
     rows, columns = operands
     adapter, columns = adapter_of(residual), columns if columns.weighted is not None else with_weights(columns)
     xp, multiply, dtype = namespace_of(residual), adapter.half_product, rows.part.dtype
     factor = 1.0 / rows.divisor if coefficient is None else coefficient[:, None] / rows.divisor
-    known = sums is not None
+    known, result = sums is not None, []
     if need_grad[0]:
-        sums = (sums if known else adapter.sum_along(residual, 1))[:, None] * factor
+        sums = (sums if known else adapter.sum_along(residual, 1))[:, None]
     if columns.divisor is not None:
         residual /= columns.divisor.T
-    result, rounded = [], None
-    if "bfloat16" in str(dtype):
-        rounded = adapter.rounded_product(residual, factor, dtype), None
-    else:  # float16 lacks the range of float32
-        residual = residual * factor
+    shared = None
+    if columns.divisor is not None and "bfloat16" in str(dtype):
+        shared = _rounded(residual, dtype, 1, factor)
     if need_grad[0]:
-        part, unit = rounded or _in_units(residual, dtype, 1)
-        width = columns.part.shape[1]
-        products = multiply(part, columns.weighted)
-        if unit is not None:
-            products = products * unit
+        (part, unit), scale = shared or _rounded(residual, dtype, 1), rows.divisor
+        if shared is None:
+            scale = None if coefficient is None else coefficient[:, None]
+        else:
+            sums = sums * factor
+        width, products = columns.part.shape[1], multiply(part, columns.weighted)
+        products = products if unit is None else products * unit
         back, found = products[:, :width], xp.sum(products[:, width : width + _N_WEIGHTS], axis=1, keepdims=True)
         if known:
             quotient = clipped(xp, sums / (found + _LEAST), 1.0 - _ROUNDING, 1.0 + _ROUNDING)
-            back = back * (quotient * rows.divisor)
+            scale = quotient if scale is None else quotient * scale
         else:
-            mean = xp.mean(columns.x[:, :width], axis=0, keepdims=True)
-            back = (back + (sums - found) * mean) * rows.divisor
-        result.append(back)
+            back = back + (sums - found) * xp.mean(columns.x[:, :width], axis=0, keepdims=True)
+        result.append(back if scale is None else back * scale)
     if need_grad[1]:
-        part, unit = rounded or _in_units(residual, dtype, 0)
-        back = multiply(part.T, rows.part)
-        divisor = columns.divisor if unit is None else unit.T if columns.divisor is None else unit.T * columns.divisor
-        result.append(back if divisor is None else back * divisor)
+        part, unit = shared or _rounded(residual, dtype, 0, factor)
+        back, divisor = multiply(part.T, rows.part), columns.divisor
+        for scale in (divisor, unit if unit is None else unit.T):
+            back = back if scale is None else back * scale
+        result.append(back)
     return tuple(result)
 
 
-def _in_units(x: Array, dtype: Any, axis: int) -> tuple[Array, Array]:
-    """A matrix in 16 bits and units, one for each row (axis 1) or column (axis 0)."""
+def _rounded(x: Array, dtype: Any, axis: int, factor: Array | None = None) -> tuple[Array, Array | None]:
+    """A matrix times a factor in 16 bits; for float16 over units, of rows (axis 1) or columns (axis 0)."""
     xp = namespace_of(x)
+    if "bfloat16" in str(dtype):
+        return xp.astype(x, dtype) if factor is None else adapter_of(x).rounded_product(x, factor, dtype), None
+    x = x if factor is None else x * factor
     largest = xp.max(xp.abs(x), axis=axis, keepdims=True)
     unit = clipped(xp, largest, _LEAST * _ROOM * _ROOM, math.inf) / _ROOM
     return adapter_of(x).rounded_product(x, 1.0 / unit, dtype), unit

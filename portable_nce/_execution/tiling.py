@@ -20,7 +20,7 @@ _TOKEN_ENTRIES = 2**22  # of a block of token products, with masks of its size
 _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without masks
 _HELD_ENTRIES = 2**25  # of a block of products, if 256 rows would hold more
 _KEPT_ENTRIES = 2**26  # exponentials or scores kept by a two-sided sweep
-_FAR_ROWS, _FAR_ENTRIES = 8192, 2**26  # of an accelerator; not measured yet
+_FAR_ROWS, _FAR_ENTRIES, _FAR_MASKED_ENTRIES = 8192, 2**26, 2**24  # of an accelerator; not measured yet
 _COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held whole, or in blocks
 
 Bounds = tuple[tuple[int, int], ...]
@@ -140,14 +140,21 @@ def is_large(n_rows: int, n_columns: int) -> bool:
 
 
 def masked(
-    n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, width: int = 1, tokens: bool = False
+    n_rows: int,
+    n_columns: int,
+    block_size: int | str | None,
+    *,
+    mode: str,
+    far: bool = False,
+    width: int = 1,
+    tokens: bool = False,
 ) -> Tiling:
     """Tiling of a sweep with masks; `width`: numbers held per score, differences of features or products of tokens."""
     whole = _whole(n_rows, n_columns, block_size, mode)
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
-    entries = _TOKEN_ENTRIES if tokens else _MASKED_ENTRIES
+    entries = _TOKEN_ENTRIES if tokens else _FAR_MASKED_ENTRIES if far and width == 1 else _MASKED_ENTRIES
     return Tiling(min(asked or max(1, entries // (n_columns * width)), n_rows), n_columns)
 
 
