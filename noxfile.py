@@ -533,6 +533,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def launches(session: nox.Session) -> None:
+    """Count what losses cost on a GPU, without one; ``-- --record`` writes docs/speed.md and the test's limits."""
+    environment(session, "bench").run("python", "benchmarks/launches.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def mi_benchmark(session: nox.Session) -> None:
     """Compare with the estimators of benchmark-mi on its tasks; options after ``--``, such as ``--quick``."""
     theirs = environment(session, "bmi", project=False).programs / "python"

@@ -1,0 +1,234 @@
+"""Launches, matrix products and memory traffic of losses on an accelerator, counted without one.
+
+The losses run on PyTorch's `meta` device, which has shapes but no numbers, and take the path of a GPU. Counted are the
+operations that PyTorch would launch in one call with gradients. An operation on a tile (a block of scores) moves its
+bytes. They are given per score in two ways: `touched` counts each array of an operation once; `moved` counts what is
+read and what is written, so that an operation in place counts its array twice.
+
+`python benchmarks/launches.py` prints the table; `--record` writes it into docs/speed.md, and the counts into
+tests/launches.json, which `tests/project/test_launches.py` takes as upper limits. `--list "clip, dot" --dtype bfloat16`
+lists the operations of one call; `--rows 128 --width 128` chooses a size. Needs torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import portable_nce as pnce
+from portable_nce.backends import torch_namespace
+
+ROOT: Final = Path(__file__).parents[1]
+RECORD: Final = ROOT / "tests" / "launches.json"
+PAGE: Final = ROOT / "docs" / "speed.md"
+BEGIN: Final = "<!-- launches:begin, written by benchmarks/launches.py -->\n"
+END: Final = "<!-- launches:end -->\n"
+
+SMALL: Final = 128, 128
+"""Rows and features of a batch whose time is the time of its launches."""
+LARGE: Final = 32768, 512
+"""Rows and features of a batch whose time is products and memory traffic."""
+DTYPES: Final = ("float32", "bfloat16", "float16")
+SCALE: Final = 10.0
+"""Inverse temperature."""
+CLASS: Final = 16
+"""Rows of a class, for losses with labels."""
+
+
+class Sample(NamedTuple):
+    """A loss of two arrays (N, D), the number of its scores in units of N², and the rows of the large batch."""
+
+    loss: Callable[[Any, Any], Any]
+    scores: int = 1
+    rows: int = LARGE[0]
+
+
+def _in_turn(x: Any) -> Any:
+    """Index of each row, as targets."""
+    return torch.arange(x.shape[0], device=x.device)
+
+
+LOSSES: Final[Mapping[str, Sample]] = {
+    "info_nce, cosine": Sample(lambda x, y: pnce.info_nce(x, y, temperature=1 / SCALE)),
+    "info_nce, dot": Sample(lambda x, y: pnce.info_nce(x, y, temperature=1 / SCALE, similarity="dot")),
+    "clip, cosine": Sample(lambda x, y: pnce.clip(x, y, logit_scale=SCALE)),
+    "clip, dot": Sample(lambda x, y: pnce.clip(x, y, logit_scale=SCALE, similarity="dot")),
+    "siglip, cosine": Sample(lambda x, y: pnce.siglip(x, y, logit_scale=SCALE, logit_bias=-10.0)),
+    "nt_xent, cosine": Sample(lambda x, y: pnce.nt_xent(x, y, temperature=1 / SCALE), scores=4),
+    "moco, cosine": Sample(lambda x, y: pnce.moco(x, x.detach() + 0, y.detach(), temperature=1 / SCALE)),
+    "supcon, cosine": Sample(
+        lambda x, _: pnce.supcon(x, _in_turn(x) % max(x.shape[0] // CLASS, 2), temperature=1 / SCALE), rows=8192
+    ),
+    "linear_softmax, dot": Sample(lambda x, y: pnce.density.linear_softmax(x, y, _in_turn(x))),
+}
+"""Losses by name and similarity. MoCo's keys and queue, N rows each, need no gradient; a vocabulary has N classes."""
+
+TAKE_NOTHING: Final = frozenset(
+    {"alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty", "new_empty_strided"}
+)
+"""Operations that launch nothing."""
+FILLS: Final = frozenset(
+    {"arange", "fill_", "full", "full_like", "ones", "ones_like", "scalar_tensor", "zero_", "zeros", "zeros_like"}
+)
+"""Operations that read no array."""
+SUMS: Final = 8
+"""Maximum number of columns of a product that sums a tile: such a product is memory traffic."""
+TILE: Final = 2**18
+"""Minimum number of entries of a tile that counts."""
+
+
+class Launch(NamedTuple):
+    """An operation, its arrays, and the bytes of tiles that it touches and moves."""
+
+    name: str
+    arrays: str
+    touched: int
+    moved: int
+
+
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Record of the operations of PyTorch; `width`: number of features, which tells operands from tiles."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.width = width
+        self.found: list[Launch] = []
+        self.products: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name.removeprefix("aten::")  # noqa: SLF001  (public nowhere)
+        if not function.is_view and name not in TAKE_NOTHING:
+            given, made = tensors([*args, *(kwargs or {}).values()]), tensors([result])
+            arrays = ", ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for x in (*given, *made))
+            self.found.append(Launch(name, arrays, *self.traffic(name, given, made)))
+        return result
+
+    def traffic(self, name: str, given: Sequence[Any], made: Sequence[Any]) -> tuple[int, int]:
+        """Bytes of tiles that an operation touches, and that it reads and writes; products of matrices are counted."""
+        if "mm" in name:
+            first, second = given[-2:]
+            if second.shape[-1] > SUMS:
+                dtype = str(first.dtype).removeprefix("torch.")
+                self.products[dtype] += first.numel() * second.shape[-1]
+                return 0, 0
+            return (size(first),) * 2 if self.is_tile(first) else (0, 0)
+        if not any(map(self.is_tile, (*given, *made))):
+            return 0, 0
+        read = () if name in FILLS else given
+        return sum(map(size, {id(x): x for x in (*given, *made)}.values())), sum(map(size, (*read, *made)))
+
+    def is_tile(self, x: Any) -> bool:
+        """Whether an array is a large matrix that is not one of embeddings."""
+        return x.ndim == 2 and x.shape[1] != self.width and x.numel() >= TILE  # noqa: PLR2004
+
+
+def tensors(values: Iterable[Any]) -> list[Any]:
+    """Tensors among values and in lists of them."""
+    flat = [y for x in values for y in (x if isinstance(x, (list, tuple)) else [x])]
+    return [x for x in flat if isinstance(x, torch.Tensor)]
+
+
+def size(x: Any) -> int:
+    """Bytes of an array."""
+    return int(x.numel() * x.element_size())
+
+
+def launches(name: str, dtype: str, rows: int, width: int) -> Launches:
+    """Record one call of a loss with the gradients of its arrays."""
+    made = {"dtype": getattr(torch, dtype), "device": "meta", "requires_grad": True}
+    x, y = (torch.zeros((rows, width), **made) for _ in range(2))
+    # The engine asks whether a mode observes its operations, and then computes some of them otherwise.
+    with mock.patch.object(torch_namespace, "_len_torch_dispatch_stack", return_value=0), Launches(width) as recorded:
+        LOSSES[name].loss(x, y).backward()
+    found: Launches = recorded
+    return found
+
+
+def counted(name: str, dtype: str) -> dict[str, Any]:
+    """Count launches at both sizes, and products and bytes per score at the large one."""
+    sample = LOSSES[name]
+    small, large = launches(name, dtype, *SMALL), launches(name, dtype, sample.rows, LARGE[1])
+    scores = sample.scores * sample.rows**2
+    return {
+        "launches, small": len(small.found),
+        "launches, large": len(large.found),
+        "products": {dtype: round(n / scores / LARGE[1], 2) for dtype, n in large.products.items()},
+        "touched": round(sum(launch.touched for launch in large.found) / scores, 1),
+        "moved": round(sum(launch.moved for launch in large.found) / scores, 1),
+    }
+
+
+def recorded_counts() -> dict[str, dict[str, Any]]:
+    """Read the record: counts by name and dtype."""
+    found: dict[str, dict[str, Any]] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def table(counts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Make the table of the page."""
+    (small, features), (large, width) = SMALL, LARGE
+    title = (
+        f"launches, {small} × {features}",
+        f"launches, {large} × {width}",
+        "products",
+        "bytes touched",
+        "bytes read and written",
+    )
+    lines = [("", *title), ("---", *("---:" for _ in title))]
+    for name, sample in LOSSES.items():
+        own = [counts[f"{name}, {dtype}"] for dtype in DTYPES]
+        products = [" + ".join(f"{n:g}" for n in each["products"].values()) for each in own]
+        cells = [[f"{each[key]:.0f}" for each in own] for key in ("launches, small", "launches, large")]
+        cells += [products, *([f"{each[key]:.0f}" for each in own] for key in ("touched", "moved"))]
+        loss, _, similarity = name.partition(", ")
+        rows = "" if sample.rows == large else f", {sample.rows} rows"
+        lines.append((f"`{loss}`, {similarity}{rows}", *map(" / ".join, cells)))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def with_table(page: str, made: str) -> str:
+    """Insert the table into a page."""
+    whole = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    return whole.sub(lambda _: f"{BEGIN}\n{made}\n{END}", page)
+
+
+def listing(found: Sequence[Launch], scores: int) -> str:
+    """List operations in their order: bytes per score that they touch and move, name and arrays."""
+    lines = [f"{x.touched / scores:8.3f} {x.moved / scores:8.3f}  {x.name:22} {x.arrays}" for x in found]
+    return "\n".join([f"{'touched':>8} {'moved':>8}", *lines, f"{len(found)} launches"])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Count, print, and record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--record", action="store_true", help="write the counts into the test's record and the page")
+    parser.add_argument("--list", choices=LOSSES, metavar="LOSS", help=f"list one call; one of: {'; '.join(LOSSES)}")
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="dtype of the embeddings, with --list")
+    parser.add_argument("--rows", type=int, default=SMALL[0], help="number of rows, with --list")
+    parser.add_argument("--width", type=int, default=SMALL[1], help="number of features, with --list")
+    options = parser.parse_args(arguments)
+    if options.list:
+        found = launches(options.list, options.dtype, options.rows, options.width).found
+        print(listing(found, LOSSES[options.list].scores * options.rows**2))
+        return
+    counts = {f"{name}, {dtype}": counted(name, dtype) for name in LOSSES for dtype in DTYPES}
+    made = table(counts)
+    print(made)
+    if options.record:
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in counts.items())
+        RECORD.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), made), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
