@@ -129,7 +129,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def is_tile(self, x: Any) -> bool:
         """Whether an array is a large matrix that is not one of embeddings."""
-        return x.ndim == 2 and x.shape[1] != self.width and x.numel() >= TILE  # noqa: PLR2004
+        return bool(x.ndim == 2 and x.shape[1] != self.width and x.numel() >= TILE)  # noqa: PLR2004
 
 
 def tensors(values: Iterable[Any]) -> list[Any]:
