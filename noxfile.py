@@ -196,7 +196,9 @@ NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if varian
 """Variants that cannot run on this machine, and why."""
 
 TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
-    "host": ("numpy-readonly", "array-api-strict-strictest", "torch", "torch-halves", "mlx", "mparray"),
+    "host": (
+        *("numpy-readonly", "array-api-strict-strictest", "torch", "torch-blind", "torch-halves", "mlx", "mparray"),
+    ),
     # JAX has one default precision per process.
     "jax-x64": ("jax-x64",),
     "jax-x32": ("jax-x32",),

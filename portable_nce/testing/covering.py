@@ -3,8 +3,9 @@
 ``-p portable_nce.testing.covering``. In a covering array every value of every parameter occurs at least once. Values of
 ``case_name`` (names in `portable_nce.testing.CASES`) are equivalent if their cases call the same loss in the same
 regime. The variant is a parameter like any other, so the variants of a run share the work. Tests marked
-``each_variant`` have a covering array per variant, and all cases in float64 on NumPy. A variant with a `slice` runs
-only the tests that it names.
+``each_variant`` have a covering array per variant; in float64, or if they name no dtype, they have all cases on a
+variant whose `cases` are ``"all"`` (NumPy), and one of each form of call if they are ``"forms"``. A variant with a
+`slice` runs only the tests that it names.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ import pytest
 
 from .cases import CASES
 from .plugin import params_of
-from .variants import VARIANTS
+from .variants import find_variant
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 CLASSES = {case.name: (case.loss, case.regime) for case in CASES}
 """Loss and regime of each case."""
+
+FORMS = {
+    case.name: (
+        *(case.loss, case.regime, "block_size" in case.options, "slots" in case.options),
+        frozenset({*case.arguments, *case.constants}),
+    )
+    for case in CASES
+}
+"""Form of call of each case: loss, regime, whether in blocks, whether with a queue that is not full, and its arrays."""
 
 
 @pytest.hookimpl(trylast=True)  # after other plugins have deselected tests that cannot run
@@ -31,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         test, variant = item.nodeid.partition("[")[0], str(params_of(item).get("variant", ""))
-        words = VARIANTS[variant].slice if variant in VARIANTS else ()
+        words = find_variant(variant).slice if variant else ()
         if not words or any(word in test for word in words):
             own = variant if item.get_closest_marker("each_variant") else ""
             tests.setdefault(f"{test.rpartition('/')[2]}, {own}", []).append(item)  # independent of the folder
@@ -45,14 +55,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def values_of(item: pytest.Item) -> dict[str, Hashable]:
     """Parameters of a test, a case being replaced by its class."""
     params = params_of(item)
-    every = item.get_closest_marker("each_variant") and params["dtype"] == "float64" and "numpy" in params["variant"]
+    whole = item.get_closest_marker("each_variant") and params.get("dtype", "float64") == "float64"
+    cases = find_variant(params["variant"]).cases if whole else "losses"
     values: dict[str, Hashable] = {}
     for name, value in params.items():
         text = repr(value)
         # By identity only if the text has an address: equal tuples may be one object here and two in another process.
         values[name] = id(value) if " at 0x" in text else text
-        if name == "case_name" and not every:
-            values[name] = CLASSES[value]
+        if name == "case_name" and cases != "all":
+            values[name] = (FORMS if cases == "forms" else CLASSES)[value]
     return values
 
 

@@ -11,10 +11,11 @@ import importlib.util
 import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from unittest import mock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,6 +70,8 @@ class Variant:
         Whether 16-bit embeddings are multiplied in 16 bits.
     slice
         Parts of the names of tests in the default run; all tests if empty.
+    cases
+        Cases in the default run: all, one of each form of call, or one of each loss and regime.
     harmless
         Warnings of the library that are not errors, as Python filters: ``"ignore:message:category"``.
     """
@@ -85,6 +88,7 @@ class Variant:
     repeats: bool = True
     half_products: bool = False
     slice: tuple[str, ...] = ()
+    cases: Literal["all", "forms", "losses"] = "losses"
     harmless: tuple[str, ...] = ()
 
     def obstacle(self) -> str | None:
@@ -169,6 +173,7 @@ class NumPy(Variant):
     module: str = "numpy"
     library: str = "numpy"
     dtypes: tuple[str, ...] = ("float64", "float32", "float16")
+    cases: Literal["all", "forms", "losses"] = "all"
     writeable: bool = True
 
     @property
@@ -242,22 +247,39 @@ class Torch(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchHalves(Torch):
-    """PyTorch on the CPU, emulating 16-bit products of a GPU: inputs rounded, accumulated in float32."""
+class TorchBlind(Torch):
+    """PyTorch on the CPU as on a GPU: no entry can be read, and tiles are those of an accelerator.
 
-    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
-    further_dtypes: tuple[str, ...] = ("float64",)
-    half_products: bool = True
+    With `half_products`, it emulates the 16-bit products of a GPU: inputs are rounded, sums are float32.
+    """
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        registry = importlib.import_module(f"{__name__.rpartition('.testing.')[0]}._core.registry")
-        devices = registry.adapter_of(self.xp.zeros(1)).half_devices
-        devices.add("cpu")
-        try:
+        package = __name__.rpartition(".testing.")[0]
+        adapter = importlib.import_module(f"{package}._core.registry").adapter_of(self.xp.zeros(1))
+        replaced = {"reads_values": False, "concrete_value": _unknown, "concrete_values": _unknown}
+        with ExitStack() as stack:
+            for name, value in replaced.items():
+                stack.enter_context(mock.patch.object(adapter, name, value))
+            for name in CHOOSE_BY_DEVICE:
+                module = importlib.import_module(f"{package}.{name}")
+                stack.enter_context(mock.patch.object(module, "on_accelerator", return_value=True))
+            if self.half_products:
+                devices = {*adapter.half_devices, "cpu"}
+                stack.enter_context(mock.patch.object(adapter, "half_devices", devices))
+            # The keys of kept choices do not contain what is replaced.
+            for name, kept in (("plans", "PLANS"), ("replay", "SWEEPS")):
+                module = importlib.import_module(f"{package}._execution.{name}")
+                stack.enter_context(mock.patch.dict(getattr(module, kept), clear=True))
             yield
-        finally:
-            devices.discard("cpu")
+
+
+def _unknown(_: Any) -> None:
+    """Answer None, as for an array whose entries cannot be read."""
+
+
+CHOOSE_BY_DEVICE = ("_core.checks", "_execution.matrix", "_execution.search")
+"""Modules that ask whether an array is on an accelerator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,8 +418,18 @@ VARIANTS: dict[str, Variant] = {
         Strict(name="array-api-strict-strictest", flags=STRICTEST, device_name="device1"),
         Strict(name="array-api-strict-device", device_name="device1"),
         Torch(name="torch"),
-        TorchHalves(
-            name="torch-halves", slice=("values_and_gradients", "saturation", "thirty_two", "awkward", "ranks")
+        TorchBlind(
+            name="torch-blind",
+            cases="forms",
+            slice=("values_and_gradients", "saturation", "thirty_two", "awkward", "ranks"),
+        ),
+        TorchBlind(
+            name="torch-halves",
+            dtypes=("float32", "float16", "bfloat16"),
+            further_dtypes=("float64",),
+            half_products=True,
+            cases="forms",
+            slice=("values_and_gradients", "saturation", "thirty_two", "awkward", "ranks"),
         ),
         Torch(name="torch-cuda", device_type="cuda", gpu=True, half_products=True),
         Jax(

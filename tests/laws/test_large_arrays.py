@@ -12,11 +12,10 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import portable_nce as pnce
-from portable_nce._core import checks
-from portable_nce._execution import matrix, plans, replay, search, tiling
+from portable_nce._execution import matrix, plans, replay, tiling
 from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
-from portable_nce.testing.variants import differentiate
+from portable_nce.testing.variants import CHOOSE_BY_DEVICE, differentiate
 
 if TYPE_CHECKING:
     from portable_nce.testing.cases import Case
@@ -83,8 +82,8 @@ def test_no_size_of_blocks_changes_a_loss(monkeypatch: pytest.MonkeyPatch, sizes
     for name, size in SIZES[sizes].items():
         monkeypatch.setattr(tiling, name, size)
     if sizes == "accelerator":
-        for module in (checks, matrix, search):
-            monkeypatch.setattr(module, "on_accelerator", lambda _: True)
+        for module in CHOOSE_BY_DEVICE:
+            monkeypatch.setattr(f"portable_nce.{module}.on_accelerator", lambda _: True)
     if sizes == "sorted labels":
         monkeypatch.setattr(matrix, "is_large", lambda *_: True)
         monkeypatch.setattr(matrix, "label_blocks", lambda _: (3, 64))

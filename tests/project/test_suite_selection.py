@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -11,8 +12,14 @@ from pathlib import Path
 
 import pytest
 
+import portable_nce
+from portable_nce._core.checks import is_at_hand
+from portable_nce._core.registry import adapter_of
+from portable_nce._execution import plans
 from portable_nce.testing import CASES, suite
-from portable_nce.testing.covering import covering
+from portable_nce.testing.cases import NOT_REDUCED
+from portable_nce.testing.covering import FORMS, covering
+from portable_nce.testing.variants import CHOOSE_BY_DEVICE, started
 
 SUITE = "portable_nce.testing.suite"
 
@@ -43,6 +50,52 @@ def test_a_short_run_has_every_case_on_numpy_and_every_loss_elsewhere() -> None:
     assert {case.rpartition("-")[2] for case in cases["torch"]} == {"float64", "float32"}
 
 
+def test_a_short_run_has_every_form_of_call_where_nothing_can_be_read() -> None:
+    tests = {"torch-blind": "test_case", "torch-halves": "test_products_of_sixteen_bits"}
+    lines = collected(*SHORT, *(f"--variant={name}" for name in tests), "-k", " or ".join(tests.values()))
+    for variant, test in tests.items():
+        ends = (line.partition(f"::{test}[{variant}-")[2].removesuffix("]") for line in lines)
+        run = {end.removesuffix("-float64") for end in ends} & FORMS.keys()
+        names = {case.name for case in CASES if test == "test_case" or case.loss not in NOT_REDUCED}
+        assert {FORMS[name] for name in run} == {FORMS[name] for name in names}
+        assert len(run) < 0.7 * len(names)
+        # A form that differs from others of its loss: weights, and a queue that is not full.
+        assert "dclw queue, weights of pairs" in run
+
+
+@pytest.mark.parametrize("name", ["torch-blind", "torch-halves"])
+def test_nothing_can_be_read_on_a_blind_variant(name: str) -> None:
+    variant = started(name)
+    x = variant.floats([[1.0, 2.0]])
+    assert is_at_hand(x)
+    plans.PLANS[name] = None  # type: ignore[assignment]
+    try:
+        with variant.active():
+            assert not is_at_hand(x)
+            assert adapter_of(x).concrete_value(x[0, 0]) is adapter_of(x).concrete_values(x[0]) is None
+            assert adapter_of(x).has_half_products(x) == variant.half_products
+            assert not plans.PLANS
+            for module in CHOOSE_BY_DEVICE:
+                assert importlib.import_module(f"portable_nce.{module}").on_accelerator(x)
+        assert name in plans.PLANS
+        assert is_at_hand(x)
+        assert not adapter_of(x).has_half_products(x)
+    finally:
+        del plans.PLANS[name]
+
+
+def test_a_blind_variant_knows_every_module_that_asks_for_the_device() -> None:
+    root = Path(portable_nce.__file__).parent
+    asking = [path for path in root.rglob("*.py") if "testing" not in path.parts and "on_accelerator(" in text(path)]
+    modules = {".".join(path.relative_to(root).with_suffix("").parts) for path in asking}
+    assert modules - {"_core.namespace"} == {*CHOOSE_BY_DEVICE}
+
+
+def text(path: Path) -> str:
+    """Text of a file."""
+    return path.read_text(encoding="utf-8")
+
+
 def test_a_covering_array_holds_every_value() -> None:
     sets = [{"a": i, "b": j, "c": k} for i in range(5) for j in range(6) for k in range(7)]
     chosen = [sets[k] for k in covering(sets, "seed")]
@@ -68,7 +121,7 @@ def test_no_test_is_left_out_everywhere() -> None:
     }
     assert len(written) > 100
     # NumPy has one device and no 16-bit products.
-    assert written - run == {"test_two_devices", "test_high_precision"}
+    assert written - run == {"test_two_devices", "test_high_precision", "test_products_of_sixteen_bits"}
 
 
 def test_the_tests_of_a_case_stand_side_by_side() -> None:

@@ -99,6 +99,22 @@ def test_sixteen_bits(
     variant: Variant, case_name: str, dtype: str, record_property: Callable[[str, object], None]
 ) -> None:
     """For 16-bit inputs, the result is the published sum, rounded once, at the end."""
+    case, errors = errors_in_sixteen_bits(variant, case_name, dtype)
+    assert max(errors.values()) <= TOLERANCE[case.regime][dtype], errors
+    record(record_property, variant, case, dtype, errors)
+
+
+@pytest.mark.each_variant
+@pytest.mark.half_products
+@pytest.mark.parametrize("case_name", [name for name in NAMES if case_named(name).loss not in NOT_REDUCED])
+def test_products_of_sixteen_bits(variant: Variant, case_name: str) -> None:
+    """So it is for every form of call where 16-bit products are taken."""
+    case, errors = errors_in_sixteen_bits(variant, case_name, "bfloat16")
+    assert max(errors.values()) <= TOLERANCE[case.regime]["bfloat16"], errors
+
+
+def errors_in_sixteen_bits(variant: Variant, case_name: str, dtype: str) -> tuple[Case, dict[str, float]]:
+    """A case, and the errors of its value and gradients for inputs that are rounded to a 16-bit dtype."""
     case = case_named(case_name)
     arrays = case_arrays(variant, case, dtype)
     value, gradients = differentiate(case.function, arrays, len(case.arguments))
@@ -111,9 +127,7 @@ def test_sixteen_bits(
             for key, x in zip(case.constants, arrays[len(case.arguments) :], strict=True)
         },
     )
-    errors = errors_of(variant, case, dtype, [value, *gradients], wanted_of(held))
-    assert max(errors.values()) <= TOLERANCE[case.regime][dtype], errors
-    record(record_property, variant, case, dtype, errors)
+    return case, errors_of(variant, case, dtype, [value, *gradients], wanted_of(held))
 
 
 def takes_precision(case: Case) -> bool:
