@@ -257,13 +257,13 @@ class TorchBlind(Torch):
     def active(self) -> Iterator[None]:
         package = __name__.rpartition(".testing.")[0]
         adapter = importlib.import_module(f"{package}._core.registry").adapter_of(self.xp.zeros(1))
-        replaced = {"reads_values": False, "concrete_value": _unknown, "concrete_values": _unknown}
+        replaced = {"reads_values": False, "concrete_value": _none, "concrete_values": _none}
         with ExitStack() as stack:
             for name, value in replaced.items():
                 stack.enter_context(mock.patch.object(adapter, name, value))
             for name in CHOOSE_BY_DEVICE:
                 module = importlib.import_module(f"{package}.{name}")
-                stack.enter_context(mock.patch.object(module, "on_accelerator", return_value=True))
+                stack.enter_context(mock.patch.object(module, "on_accelerator", _true))
             if self.half_products:
                 devices = {*adapter.half_devices, "cpu"}
                 stack.enter_context(mock.patch.object(adapter, "half_devices", devices))
@@ -274,8 +274,13 @@ class TorchBlind(Torch):
             yield
 
 
-def _unknown(_: Any) -> None:
-    """Answer None, as for an array whose entries cannot be read."""
+def _none(_: Any) -> None:
+    """None, for any array."""
+
+
+def _true(_: Any) -> bool:
+    """True, for any array; a mock could not be compiled."""
+    return True
 
 
 CHOOSE_BY_DEVICE = ("_core.checks", "_execution.matrix", "_execution.search")
