@@ -208,19 +208,3 @@ def test_a_numpy_scalar_is_a_number_to_every_library() -> None:
     assert torch.equal(pnce.info_nce(x, x, temperature=np.float64(0.5)), expected)
     assert pnce.info_nce(x, x, x[:, None, :] * x, temperature=np.float64(0.5)).isfinite()
     assert torch.equal(pnce.clip(x, x, logit_scale=np.float64(2.0)), expected)
-
-
-def test_the_adapter_of_cupy_on_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On NumPy under CuPy's name, as not every machine has a GPU."""
-    stand_in = ModuleType("cupy")
-    vars(stand_in).update({name: getattr(np, name) for name in dir(np) if not name.startswith("__")})
-    runtime = SimpleNamespace(getDeviceCount=lambda: 2, CUDARuntimeError=RuntimeError)
-    vars(stand_in).update(cuda=SimpleNamespace(runtime=runtime), __version__="13.0")
-    monkeypatch.setitem(sys.modules, "cupy", stand_in)
-    adapter = importlib.import_module("portable_nce.backends.cupy").adapter(_namespace.library_namespace)
-    assert isinstance(adapter, pnce.Adapter)
-    assert (adapter.name, adapter.version, adapter.dtypes) == ("cupy", "13.0", ("float64", "float32", "float16"))
-    assert len(tuple(adapter.devices)) == 2
-    value, gradient = adapter.value_and_grad(lambda x: (x * x).sum())(np.arange(3.0))
-    assert value == 5.0
-    np.testing.assert_array_equal(gradient, [0.0, 2.0, 4.0])

@@ -26,7 +26,7 @@ def tags(noxfile: Any) -> dict[str, list[str]]:
 
 
 def test_every_library_and_dtype_has_a_variant_in_the_default_run(noxfile: Any) -> None:
-    names = {name for together in noxfile.TOGETHER.values() for name in together}
+    names = {name for together in noxfile.TOGETHER.values() for name in together} - {noxfile.STAND_IN}
     missing = set(noxfile.NOT_RUN)
     assert names | missing <= set(VARIANTS)
     assert {VARIANTS[name].library for name in names | missing} == {v.library for v in VARIANTS.values()}
