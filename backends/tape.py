@@ -1051,6 +1051,7 @@ class TapeAdapter(Defaults):
         self.devices = devices
         self.dtypes = ("float64", "float32", *half_precision)
         self._namespaces: dict[Namespace, TapeNamespace] = {}
+        self._types: set[type] = set()
 
     def namespace(self, array: Array) -> TapeNamespace:
         """Recording namespace over the library of `array`."""
@@ -1102,7 +1103,13 @@ class TapeAdapter(Defaults):
         return varies(x)
 
     def is_plain(self, arrays: Arrays) -> bool:
-        return not any(hasattr(x, "__recorded__") for x in arrays)
+        for x in arrays:
+            kind = type(x)
+            if kind not in self._types:  # neither recorded nor of a subclass, which may hold more than its entries
+                if kind.__module__.partition(".")[0] != self.name:
+                    return False
+                self._types.add(kind)
+        return True
 
     def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Array) -> Arrays:

@@ -230,6 +230,29 @@ class _LinearMap:
         return (_mapped(self.linear.derivative(), tangents[0]),)
 
 
+def _entry_by_entry(function: Callable[[Arrays, Arrays], Arrays], saved: Arrays, vectors: Arrays) -> Arrays:
+    """Result of a pullback or pushforward of vectors that may be batches of the older vmap, one entry at a time.
+
+    `torch.autograd` batches by it (`is_grads_batched`, `vectorize`). It lacks rules for many operations, and does not show
+    whether what it wraps is recorded.
+    """
+    if torch.compiler.is_compiling() or not any(x is not None and functorch.is_legacy_batchedtensor(x) for x in vectors):
+        return function(saved, vectors)
+    level = torch._C._vmapmode_increment_nesting() - 1  # noqa: SLF001
+    torch._C._vmapmode_decrement_nesting()  # noqa: SLF001
+    # Tensors without an axis of the batch get one of length 1.
+    batches = [x if x is None else torch._remove_batch_dim(x, level, 1, 0) for x in (*saved, *vectors)]  # noqa: SLF001
+    size = max(len(x) for x in batches if x is not None)
+    results = []
+    for k in range(size):
+        entry = [x if x is None else x[k % len(x)] for x in batches]
+        results.append(function(tuple(entry[: len(saved)]), tuple(entry[len(saved) :])))
+    return tuple(
+        None if column[0] is None else torch._add_batch_dim(torch.stack(column), 0, level)  # noqa: SLF001
+        for column in zip(*results, strict=True)
+    )
+
+
 # Autograd functions, with the rule as an argument, since torch.compile cannot trace the creation of a class.
 
 
@@ -249,7 +272,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Arrays:
         # Read saved tensors once: checkpointing recomputes them on access, and allows one access.
-        return (None, *ctx.rule.pull(ctx.saved_tensors, cotangents))
+        return (None, *_entry_by_entry(ctx.rule.pull, ctx.saved_tensors, cotangents))
 
 
 class _Transformed(torch.autograd.Function):
@@ -273,7 +296,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Arrays:
-        return tuple(ctx.rule.push(ctx.saved_tensors, tangents[1:]))
+        return _entry_by_entry(ctx.rule.push, ctx.saved_tensors, tangents[1:])
 
 
 class _EntryByEntry(_Transformed):

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import _functorch as functorch
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from .defaults import Arrays
 
@@ -48,19 +50,38 @@ def recorded(arrays: Arrays) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
 
 
-def is_plain(tensors: Arrays) -> bool:
-    """Whether no transform, recording or mode observes operations on these tensors.
+_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
-    Modes observe each operation; checkpointing's expect the same operations in each call.
+
+def is_plain(tensors: Arrays) -> bool:
+    """Whether operations on these tensors are torch's own, and nothing observes them.
+
+    The type is exactly that of a tensor or parameter, and none stands for something else: a batch of the older vmap, by
+    which `torch.autograd` batches backward passes, or a functional tensor. No recording, transform (torch.func wraps
+    results of plain tensors as well), mode or capture of a CUDA graph, whose memory is not to be kept, is active.
     """
-    return not (recorded(tensors) or transformed(tensors) or _len_torch_dispatch_stack())
+    if recorded(tensors) or functorch.get_dynamic_layer_stack_depth() or _len_torch_dispatch_stack():
+        return False
+    if _len_torch_function_stack() and not _only_devices():
+        return False
+    for x in tensors:
+        if type(x) not in _TYPES or functorch.is_legacy_batchedtensor(x) or torch._is_functional_tensor(x):  # noqa: SLF001
+            return False
+    if forward_ad._current_level >= 0 and transformed(tensors):  # noqa: SLF001
+        return False
+    return not (tensors[0].is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _only_devices() -> bool:
+    """Whether the active function modes only set the default device, which the engine does not use."""
+    return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
 
 
 def _is_open(*tensors: Any) -> bool:
     """Whether the bits of these tensors can be used: large CPU tensors, outside of torch.compile."""
     if torch.compiler.is_compiling() or tensors[0].numel() < _FEWEST or tensors[0].device.type != "cpu":
         return False
-    return all(type(x) is torch.Tensor for x in tensors) and is_plain(tensors)
+    return is_plain(tensors)
 
 
 def any_along(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:

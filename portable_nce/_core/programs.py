@@ -56,9 +56,9 @@ def traced(
 ) -> tuple[Program | None, Arrays]:
     """Program of a function without derivatives (None if it cannot be traced), and its results for these arguments."""
     trace, before = _Trace(), getattr(_current, "trace", None)
-    inputs = [trace.new_value(x) for x in (*numbers, *arrays)]
     _current.trace = trace
     try:
+        inputs = [trace.new_value(x) for x in (*numbers, *arrays)]
         outputs = function(*[x if x.value is not None else None for x in inputs])
         return trace.program(len(inputs), outputs), tuple(map(_value, outputs))
     except (NotTraceableError, AttributeError, TypeError, ValueError):  # libraries refuse traced arrays
@@ -115,10 +115,12 @@ class _Trace:
         return len(self.values) - 1
 
     def new_value(self, value: Any) -> Any:
-        """Traced value, in a new slot, that may differ between runs."""
+        """Traced value, in a new slot, that may differ between runs; all arrays of a trace are plain."""
         slot = self.add(None)
         if not is_array(value):
             return TracedNumber(self, slot, value)
+        if not adapter_of(value).is_plain((value,)):
+            raise NotTraceableError("an array that stands for something else")
         if math.prod(value.shape) >= LARGE:
             self.large.add(slot)
         return _kind_of(value)(self, slot, value)
