@@ -15,18 +15,16 @@ class CupyAdapter(TapeAdapter):
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
-        # bincount accumulates in float64.
-        if g.ndim == 1:
-            return cupy.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
         total = cupy.zeros((size + 1, *g.shape[1:]), dtype=cupy.float64)
-        cupy.add.at(total, numbers, g.astype(cupy.float64))
+        cupy.add.at(total, numbers, g.astype(cupy.float64))  # `bincount` would wait for the device
         return total[1:].astype(g.dtype)
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(value, "__recorded__"):
             return super().fill_diagonal(x, row, column, count, value)
         given = value[row : row + count] if hasattr(value, "shape") else value
-        cupy.fill_diagonal(x[row : row + count, column : column + count], given)
+        # A view; `cupy.fill_diagonal` would copy a number to the device.
+        x[row : row + count, column : column + count].diagonal()[...] = given
         return x
 
 

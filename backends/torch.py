@@ -231,26 +231,29 @@ class _LinearMap:
 
 
 def _entry_by_entry(function: Callable[[Arrays, Arrays], Arrays], saved: Arrays, vectors: Arrays) -> Arrays:
-    """Result of a pullback or pushforward of vectors that may be batches of the older vmap, one entry at a time.
+    """Pullback or pushforward of vectors; of batches, entry by entry.
 
-    `torch.autograd` batches by it (`is_grads_batched`, `vectorize`). It lacks rules for many operations, and does not show
-    whether what it wraps is recorded.
+    `torch.autograd` makes batches by its older vmap (`is_grads_batched`, `vectorize`), which lacks rules for many
+    operations, and hides whether a tensor is recorded.
     """
-    if torch.compiler.is_compiling() or not any(x is not None and functorch.is_legacy_batchedtensor(x) for x in vectors):
+    if torch.compiler.is_compiling() or not any(map(_is_batch, vectors)):
         return function(saved, vectors)
     level = torch._C._vmapmode_increment_nesting() - 1  # noqa: SLF001
     torch._C._vmapmode_decrement_nesting()  # noqa: SLF001
-    # Tensors without an axis of the batch get one of length 1.
+    # Tensors that are no batches get a batch axis of length 1.
     batches = [x if x is None else torch._remove_batch_dim(x, level, 1, 0) for x in (*saved, *vectors)]  # noqa: SLF001
-    size = max(len(x) for x in batches if x is not None)
     results = []
-    for k in range(size):
+    for k in range(max(len(x) for x in batches if x is not None)):
         entry = [x if x is None else x[k % len(x)] for x in batches]
         results.append(function(tuple(entry[: len(saved)]), tuple(entry[len(saved) :])))
     return tuple(
         None if column[0] is None else torch._add_batch_dim(torch.stack(column), 0, level)  # noqa: SLF001
         for column in zip(*results, strict=True)
     )
+
+
+def _is_batch(x: Any) -> bool:
+    return x is not None and bool(functorch.is_legacy_batchedtensor(x))
 
 
 # Autograd functions, with the rule as an argument, since torch.compile cannot trace the creation of a class.

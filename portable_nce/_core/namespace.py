@@ -115,6 +115,12 @@ def device_of(array: Array) -> Any:
     return getattr(array, "device", None)
 
 
+def device_key(array: Array) -> Any:
+    """Device of `array` as part of a key; its text if it has no hash, as CuPy's."""
+    device = device_of(array)
+    return str(device) if type(device).__hash__ is None else device
+
+
 def on_accelerator(x: Array) -> bool:
     """Whether an array is not on the CPU."""
     device = device_of(x)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.equality import Record, is_fixed
-from .._core.namespace import device_of, is_number
+from .._core.namespace import device_key, is_number
 from .._core.notes import listens
 from .._core.protocol import Array
 from .._core.registry import adapter_of
@@ -155,6 +155,6 @@ def _is_lasting(function: Any) -> bool:
 
 
 def _array_kind(x: Array, level: int) -> tuple[Any, ...]:
-    own = (type(x), tuple(x.shape), x.dtype, device_of(x), getattr(x, "layout", None))
+    own = (type(x), tuple(x.shape), x.dtype, device_key(x), getattr(x, "layout", None))
     inside = getattr(x, "__recorded__", None)
     return own if inside is None else (*own, getattr(x, "level", level) - level, _array_kind(inside, level))

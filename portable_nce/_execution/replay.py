@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from .._core.equality import is_fixed
-from .._core.namespace import device_of
+from .._core.namespace import device_key
 from .._core.programs import Program, traced
 from .._core.protocol import Array
 from .._core.registry import adapter_of
@@ -61,7 +61,7 @@ def replayed(function: Callable[..., Arrays], layout: Layout, arrays: Sequence[A
     adapter = adapter_of(arrays[0])
     if adapter.mode != "eager" or not isinstance(layout.sizes, Sizes):  # other tilings depend on entries
         return function
-    kinds = [(type(x), x.shape, x.dtype, device_of(x)) for x in arrays]
+    kinds = [(type(x), x.shape, x.dtype, device_key(x)) for x in arrays]
     static = layout._replace(scale=None if layout.scale is None else 1.0, bound=0.0)
     kind = (function, adapter, static, *kinds)
     try:

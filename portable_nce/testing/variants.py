@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from unittest import mock
 
@@ -504,9 +505,23 @@ def generator(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-def foreign_array(variant: Variant, nested: Nested) -> Any:
-    """Make an array of a library other than the variant's, for tests of mixed namespaces."""
-    return started("numpy" if variant.module == "mparray" else "mparray").floats(nested, "float64")
+class ForeignArray:
+    """Array of a library that no variant has, for tests of mixed namespaces; it has no entries."""
+
+    dtype = "float64"
+    device = "cpu"
+
+    def __init__(self, nested: Nested) -> None:
+        self.shape: tuple[int, ...] = ()
+        while isinstance(nested, list):
+            self.shape = (*self.shape, len(nested))
+            nested = nested[0]
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        return _FOREIGN
+
+
+_FOREIGN = ModuleType("foreign_library")
 
 
 def flatten(nested: Nested) -> list[Any]:

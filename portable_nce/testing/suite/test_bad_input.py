@@ -17,7 +17,7 @@ import pytest
 
 from .._package import pnce as package
 from ..cases import CASES, LOSSES, Case, Nested, example, lengths
-from ..variants import Variant, flatten, foreign_array
+from ..variants import ForeignArray, Variant, flatten
 from .calls import arrays_of, filled
 
 pnce: Any = package  # wrong calls, which type checkers would reject
@@ -137,7 +137,7 @@ def wrong(variant: Variant, key: str, x: Nested) -> Iterator[tuple[str, Classes,
     kind = (TypeError, ValueError) if key == "positives" else TypeError  # a matrix would be valid
     yield "another kind", kind, variant.array(each(x, other))
     yield "truth values", kind, variant.array(each(x, value=True))
-    yield "foreign", TypeError, foreign_array(variant, x)
+    yield "foreign", TypeError, ForeignArray(x)
     yield "one axis more", ValueError if isinstance(x, list) else (TypeError, ValueError), made(variant, [x, x])
     if isinstance(x, list):
         yield "one axis less", ValueError, made(variant, x[0])
@@ -270,14 +270,14 @@ def pushes(v: Variant) -> Rows:
         "no rows": (ValueError, two[:0, :]),
         "integers": (TypeError, v.array([[1] * D])),
         "a list": (TypeError, [[1.0] * D]),
-        "foreign rows": (TypeError, foreign_array(v, [[1.0] * D])),
+        "foreign rows": (TypeError, ForeignArray([[1.0] * D])),
     }
     yield from ((f"push {what}", "rows", error, partial(push, queue, bad)) for what, (error, bad) in rows.items())
     labels = {
         "none": (ValueError, None),
         "fewer": (ValueError, classes(v, 1)),
         "floats": (TypeError, v.floats([1.0] * 2)),
-        "foreign": (TypeError, foreign_array(v, [1, 2])),
+        "foreign": (TypeError, ForeignArray([1, 2])),
     }
     for what, (error, bad) in labels.items():
         yield f"push labels: {what}", "labels", error, partial(push, labelled, two, labels=bad)

@@ -16,7 +16,7 @@ from mpmath import mp, mpf
 from .. import oracles
 from .._package import pnce
 from ..cases import CASES, Case, sixteenths
-from ..variants import assert_belongs, differentiate, flatten, foreign_array
+from ..variants import ForeignArray, assert_belongs, differentiate, flatten
 from .calls import arrays_of
 
 if TYPE_CHECKING:
@@ -618,7 +618,7 @@ def test_top_k_is_a_stable_sort(variant: Variant, block_size: Any) -> None:
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-FOREIGN = partial(foreign_array, nested=[1.0] * K)
+FOREIGN = ForeignArray([1.0] * K)
 LISTED, TRUTHS, INTEGERS = tuple([1.0] * K), [[True] * K] * K, [1] * K
 NEGATIVES = "fdv dv nwj js js_mi smile club mine"
 SCORES = f"bounds.info_nce bounds.info_nce_anchor {NEGATIVES}"
