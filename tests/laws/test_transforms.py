@@ -104,8 +104,10 @@ def test_torch_gradcheck_to_second_order(name: str, block_size: Any) -> None:
     call = Call(name, block_size=block_size)
     arrays = call.torch(requires_grad=True)
     fast = name not in WAYS  # in one direction instead of all
-    assert torch.autograd.gradcheck(call, arrays, check_forward_ad=True, fast_mode=fast)
-    assert torch.autograd.gradgradcheck(call, arrays, check_fwd_over_rev=True, fast_mode=fast)
+    options: Any = {"fast_mode": fast, "check_batched_grad": block_size is None}
+    forward = {"check_forward_ad": True, "check_batched_forward_grad": block_size is None}
+    assert torch.autograd.gradcheck(call, arrays, **forward, **options)
+    assert torch.autograd.gradgradcheck(call, arrays, check_fwd_over_rev=True, **options)
 
 
 @pytest.mark.internals
