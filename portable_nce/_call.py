@@ -277,7 +277,7 @@ def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     """Loss of a call without a kept plan; keeps one if `kind` is given."""
     options = _checked_options(call.options)
     chosen = resolve_similarity(options.similarity)
-    args = _check(call, options)
+    args = _without_ignored(_check(call, options))
     xp, x, options, across = args.xp, args.x, args.options, options.across
     _check_similarity(chosen, args)
 
@@ -494,6 +494,18 @@ def _check(call: Call, options: Options) -> _Arguments:
         parameters=_checked_parameters(xp, entered.others, options, layout, x),
         options=options._replace(weights=row_weights(xp, options.weights, x.shape[0], x)),
     )
+
+
+def _without_ignored(args: _Arguments) -> _Arguments:
+    """Arguments with zeros in the rows and columns whose label is ignored: these may hold NaN."""
+    live, x = args.pairing.live(), args.x
+    if live is None:
+        return args
+    rows, columns = live
+    if args.y is x:
+        (x,) = rows_where(args.xp, args.xp.logical_or(rows, columns), x)
+        return args._replace(x=x, y=x)
+    return args._replace(x=rows_where(args.xp, rows, x)[0], y=rows_where(args.xp, columns, args.y)[0])
 
 
 def _checked_parameters(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
+    as_integer,
     check_bool,
     check_callable,
     check_choice,
@@ -193,6 +194,7 @@ class Pairing(EqualByContents):
         "columns",
         "exchangeable",
         "extra_columns",
+        "ignore_index",
         "one_per_column",
         "one_per_row",
         "pairs",
@@ -226,6 +228,8 @@ class Pairing(EqualByContents):
         self.extra_columns = False
         # Whether the rule with exchanged arrays also describes columns against rows.
         self.exchangeable = False
+        # Label, in the first arrays of rows and columns, of those that are left out.
+        self.ignore_index: int | None = None
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -262,6 +266,12 @@ class Pairing(EqualByContents):
             return made
         rule = self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule)
         return made._replace(rule=rule, **_UNSTRUCTURED)
+
+    def live(self) -> tuple[Array, Array] | None:
+        """Rows (N,) and columns (K,) whose label is not ignored, as boolean arrays; None if no label is."""
+        if self.ignore_index is None:
+            return None
+        return _other_than(self.rows[0], self.ignore_index), _other_than(self.columns[0], self.ignore_index)
 
 
 _UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "extra_columns": False}
@@ -473,7 +483,7 @@ def index(positives: AnyArray, /) -> Pairing:
     return Pairing(_index_rule, rows=(positives,), one_per_row=True)._replace(structure=Structure(by_index=True))
 
 
-def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
+def labels(rows: AnyArray, /, columns: AnyArray | None = None, *, ignore_index: int | None = None) -> Pairing:
     """Equal labels are positives, different labels negatives.
 
     Parameters
@@ -482,6 +492,9 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
         Labels of the rows.
     columns : array of int, shape (K,), optional
         Labels of the columns. None uses the rows' labels and excludes each row's pair with itself.
+    ignore_index : int, optional
+        Label of rows and columns to leave out. They are neither positives nor negatives, and may hold NaN. With None,
+        every label is a class, also -1.
 
     Returns
     -------
@@ -491,7 +504,7 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     Raises
     ------
     TypeError
-        If the labels are not integer arrays.
+        If the labels are not integer arrays, or `ignore_index` is not an integer.
     ValueError
         If the labels are not one-dimensional.
 
@@ -508,7 +521,8 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     if columns is None:
         rule, structure = _OWN_LABELS, structure._replace(own=True)
     rows, columns = _checked_labels(rows, columns)
-    return Pairing(rule, rows=(rows,), columns=(columns,))._replace(structure=structure, exchangeable=True)
+    made = Pairing(rule, rows=(rows,), columns=(columns,))._replace(structure=structure, exchangeable=True)
+    return _without_label(made, ignore_index)
 
 
 def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Array]:
@@ -521,9 +535,27 @@ def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Ar
     return own, others
 
 
-def valid_labels(rows: Array, columns: Array, valid: Array) -> Pairing:
+def valid_labels(rows: Array, columns: Array, valid: Array, *, ignore_index: int | None) -> Pairing:
     """Equal labels are positives, different labels negatives, among the valid columns (K,)."""
-    return Pairing(_VALID_LABELS, rows=(rows,), columns=(columns, valid))
+    return _without_label(Pairing(_VALID_LABELS, rows=(rows,), columns=(columns, valid)), ignore_index)
+
+
+def _without_label(pairing: Pairing, ignore_index: Any) -> Pairing:
+    """Pairing of labels without the rows and columns of one label; the same pairing for None."""
+    if ignore_index is None:
+        return pairing
+    number = as_integer(ignore_index)
+    if number is None:
+        raise TypeError(f"ignore_index: expected an integer or None, got {type(ignore_index).__name__}")
+    made = pairing._replace(rule=_Among(pairing.rule, _HaveOtherLabel(number)), structure=UNKNOWN)
+    return made._replace(ignore_index=number)
+
+
+def _other_than(labels: Array, number: int) -> Array:
+    """Boolean array of labels other than a number, which their dtype may not hold."""
+    xp = namespace_of(labels)
+    limits = xp.iinfo(labels.dtype)
+    return labels != number if limits.min <= number <= limits.max else xp.ones_like(labels, dtype=xp.bool)
 
 
 def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
@@ -1072,6 +1104,15 @@ def _marked_rows(tile: Tile) -> Array:
 
 def _marked_columns(tile: Tile) -> Array:
     return tile.columns[-1]
+
+
+class _HaveOtherLabel(Record):
+    """Pairs of a tile of labels whose row and column have a label other than `ignored`."""
+
+    ignored: int
+
+    def __call__(self, tile: Tile) -> Array:
+        return _and(_other_than(tile.rows[0], self.ignored), _other_than(tile.columns[0], self.ignored))
 
 
 class _Views(Record):

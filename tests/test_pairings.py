@@ -73,6 +73,7 @@ OF_SETS: dict[str, Pairing] = {
     "index": pairings.index(np.asarray([3, 0, 5, 5, 1, 2])),
     "labels": pairings.labels(KINDS, FURTHER_KINDS),
     "own labels": pairings.labels(KINDS),
+    "labels without one": pairings.labels(KINDS, FURTHER_KINDS, ignore_index=1),
     "ids": pairings.ids(KINDS),
     "explicit": pairings.explicit(SQUARE_POSITIVES),
     "guided": pairings.guided(JUDGED_ROWS, JUDGED_COLUMNS),

@@ -54,6 +54,7 @@ def supcon(
     *,
     keys: AnyArray | Queue | None = None,
     key_labels: AnyArray | None = None,
+    ignore_index: int | None = None,
     temperature: float | AnyArray = 0.1,
     base_temperature: float | None = None,
     similarity: AnySimilarity = "cosine",
@@ -86,6 +87,9 @@ def supcon(
         an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
         Labels of the keys; by default the labels of the `Queue`.
+    ignore_index : int, optional
+        Label of rows and keys to leave out: they are neither positives nor negatives, and may hold NaN. With None,
+        every label is a class, also -1.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, shared or one per row; differentiable if an array.
     base_temperature : float, optional
@@ -160,7 +164,9 @@ def supcon(
             return parameters["temperature"] / base
 
     objective = objectives.info_nce(multi_positive=multi_positive)
-    return _of_labels(embeddings, labels, (keys, key_labels), objective, options, several=True, factor=factor)
+    return _of_labels(
+        embeddings, labels, (keys, key_labels, ignore_index), objective, options, several=True, factor=factor
+    )
 
 
 @propagates_errors
@@ -171,6 +177,7 @@ def nca(
     *,
     keys: AnyArray | Queue | None = None,
     key_labels: AnyArray | None = None,
+    ignore_index: int | None = None,
     temperature: float | AnyArray = 1.0,
     similarity: AnySimilarity = "neg_sq_euclidean",
     mask: AnyArray | None = None,
@@ -200,6 +207,9 @@ def nca(
         an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
         Labels of the keys; by default the labels of the `Queue`.
+    ignore_index : int, optional
+        Label of rows and keys to leave out: they are neither positives nor negatives, and may hold NaN. With None,
+        every label is a class, also -1.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
@@ -247,7 +257,7 @@ def nca(
     """
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.info_nce(multi_positive="pooled")
-    return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
+    return _of_labels(embeddings, labels, (keys, key_labels, ignore_index), objective, options)
 
 
 @propagates_errors
@@ -258,6 +268,7 @@ def soft_nearest_neighbor(
     *,
     keys: AnyArray | Queue | None = None,
     key_labels: AnyArray | None = None,
+    ignore_index: int | None = None,
     temperature: float | AnyArray = 1.0,
     similarity: AnySimilarity = "neg_sq_euclidean",
     mask: AnyArray | None = None,
@@ -287,6 +298,9 @@ def soft_nearest_neighbor(
         an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
         Labels of the keys; by default the labels of the `Queue`.
+    ignore_index : int, optional
+        Label of rows and keys to leave out: they are neither positives nor negatives, and may hold NaN. With None,
+        every label is a class, also -1.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
@@ -335,7 +349,7 @@ def soft_nearest_neighbor(
     """
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.info_nce(multi_positive="pooled")
-    return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
+    return _of_labels(embeddings, labels, (keys, key_labels, ignore_index), objective, options)
 
 
 @propagates_errors
@@ -346,6 +360,7 @@ def contrastive(
     *,
     keys: AnyArray | Queue | None = None,
     key_labels: AnyArray | None = None,
+    ignore_index: int | None = None,
     margin: float | AnyArray = 1.0,
     positive_margin: float | AnyArray = 0.0,
     positive_power: int = 2,
@@ -382,6 +397,9 @@ def contrastive(
         an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
         Labels of the keys; by default the labels of the `Queue`.
+    ignore_index : int, optional
+        Label of rows and keys to leave out: they are neither positives nor negatives, and may hold NaN. With None,
+        every label is a class, also -1.
     margin : float or array of one entry, default: 1.0
         Margin m; negatives farther apart have no loss.
     positive_margin : float or array of one entry, default: 0.0
@@ -445,7 +463,7 @@ def contrastive(
         average=average,
         balance=balance,
     )
-    return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
+    return _of_labels(embeddings, labels, (keys, key_labels, ignore_index), objective, options)
 
 
 @propagates_errors
@@ -456,6 +474,7 @@ def triplet_from_labels(
     *,
     keys: AnyArray | Queue | None = None,
     key_labels: AnyArray | None = None,
+    ignore_index: int | None = None,
     margin: float | AnyArray = 0.2,
     mining: Mining = "batch_all",
     form: TripletForm = "margin",
@@ -487,6 +506,9 @@ def triplet_from_labels(
         an array holds the keys of this rank; a queue is the same on all ranks.
     key_labels : array of int, shape (K,), optional
         Labels of the keys; by default the labels of the `Queue`.
+    ignore_index : int, optional
+        Label of rows and keys to leave out: they are neither positives nor negatives, and may hold NaN. With None,
+        every label is a class, also -1.
     margin : float or array of one entry, default: 0.2
         Margin m.
     mining : {"batch_all", "batch_hard", "semi_hard"} or pair of str, default: "batch_all"
@@ -564,13 +586,13 @@ def triplet_from_labels(
     """
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.triplet(margin=margin, mining=mining, form=form, average=average)
-    return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
+    return _of_labels(embeddings, labels, (keys, key_labels, ignore_index), objective, options)
 
 
 def _of_labels(
     embeddings: Array,
     labels: Array,
-    of_columns: tuple[Array | Queue | None, Array | None],
+    of_columns: tuple[Array | Queue | None, Array | None, int | None],
     objective: AnyObjective,
     options: Options,
     *,
@@ -579,28 +601,35 @@ def _of_labels(
 ) -> Array:
     """Loss with the columns of the same label as positives and all others as negatives.
 
-    The columns are the other rows, or keys. `several` allows multi-hot labels (N, C).
+    The columns are the other rows, or keys; `of_columns` has the keys, their labels, and the label to ignore. `several`
+    allows multi-hot labels (N, C).
     """
     xp, (embeddings, labels) = common_namespace(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
-    keys, key_labels = of_columns
+    keys, key_labels, ignore_index = of_columns
     named, layout = {"embeddings": embeddings}, Layout(replicated=isinstance(keys, Queue))
     if several and len(labels.shape) > 1 and xp.isdtype(labels.dtype, "bool"):
         check_mask(xp, "labels", labels, (rows, shape_of("labels", labels, "(N, C)")[1]))
         if keys is not None:
             raise ValueError("keys: expected None with several labels of each row; use contrast with pairings.overlap")
+        if ignore_index is not None:
+            raise ValueError(
+                f"ignore_index: expected None with several labels of each row, got {ignore_index!r}; use a mask"
+            )
         return contrast_embeddings(named, objective, overlap(labels), options, factor=factor)
     check_integers(xp, "labels", labels, (rows,))
     if keys is not None:
-        named["keys"], pairing = _keys_and_pairing(labels, keys, key_labels)
+        named["keys"], pairing = _keys_and_pairing(labels, keys, key_labels, ignore_index)
     elif key_labels is not None:
         raise ValueError(f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too")
     else:
-        pairing = pairing_of_labels(labels)
+        pairing = pairing_of_labels(labels, ignore_index=ignore_index)
     return contrast_embeddings(named, objective, pairing, options, layout, factor=factor)
 
 
-def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | None) -> tuple[Array, Pairing]:
+def _keys_and_pairing(
+    labels: Array, keys: Array | Queue, key_labels: Array | None, ignore_index: int | None
+) -> tuple[Array, Pairing]:
     """Embeddings of the keys, and the pairing of labels with key labels."""
     columns, valid = columns_of("keys", keys)
     name = "key_labels"
@@ -613,8 +642,8 @@ def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | No
     xp, (labels, _, key_labels) = common_namespace(labels=labels, keys=columns, **{name: key_labels})
     check_integers(xp, name, key_labels, (columns.shape[0],))
     if valid is None or is_full(valid):
-        return columns, pairing_of_labels(labels, key_labels)
-    return columns, valid_labels(labels, key_labels, valid)
+        return columns, pairing_of_labels(labels, key_labels, ignore_index=ignore_index)
+    return columns, valid_labels(labels, key_labels, valid, ignore_index=ignore_index)
 
 
 @propagates_errors

@@ -516,6 +516,8 @@ class SupCon(Loss):
         Treatment of several positives.
     keys : MemoryQueue, optional
         Labelled columns in place of the batch: its contents at the time of the call.
+    ignore_index : int, optional
+        Label of rows and keys to leave out; with None, every label is a class, also -1.
     **options : Unpack[Options]
         Options of most losses; see `Options`.
 
@@ -539,9 +541,10 @@ class SupCon(Loss):
         max_scale: float | None = 100.0,
         multi_positive: MultiPositive = "each",
         keys: MemoryQueue | None = None,
+        ignore_index: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        own: dict[str, Any] = {"multi_positive": multi_positive, "keys": keys}
+        own: dict[str, Any] = {"multi_positive": multi_positive, "keys": keys, "ignore_index": ignore_index}
         super().__init__(supcon, learnable=learnable, max_scale=max_scale, temperature=temperature, **own, **options)
 
     def forward(self, embeddings: Tensor, labels: Tensor, /, **options: Any) -> Tensor:

@@ -279,6 +279,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_densities(draw, rows),
         *_diagnostics(draw, rows, features),
         *_keys(rows, features),
+        *_ignored(rows, features),
         *_negatives_only(rows, features),
         *_mined(rows, features),
         *_margins(rows),
@@ -744,6 +745,31 @@ def _keys(rows: int, features: int) -> Iterator[Case]:
     each: Row = {**held, "multi_positive": "each", "mask": draw.mask(3 * rows, 3 * rows + count + 2)}
     table = {"three views, keys": {}, "three views, queue, each, mask": each}
     yield from _variations("nt_xent", views, table | _streamed(table, list(table)), **negatives)
+
+
+def _ignored(rows: int, features: int) -> Iterator[Case]:
+    """Cases of labelled embeddings with a label to ignore."""
+    draw, samples, count = _Draw(20320), 2 * rows, rows + 3  # own seed, as above
+    labels = [-1 if i % 5 == 1 else i % 2 for i in range(samples)]
+    keys: Row = {"keys": draw.vectors(count, features), "key_labels": [-1 if j == 1 else j % 3 for j in range(count)]}
+    weighted = draw.weighted(samples, samples)
+    table: Table = {
+        "ignore_index": {},
+        "ignore_index, weights, mask": weighted,
+        "ignore_index, keys": keys,
+        "ignore_index, queue not full, sum": {**keys, "slots": count + 2},
+        "ignore_index of no row": {"ignore_index": 7},
+    }
+    table |= _streamed(table, ["ignore_index, weights, mask", "ignore_index, keys"])
+    arguments, usual = {"embeddings": draw.vectors(samples, features)}, {"labels": labels, "ignore_index": -1}
+    for loss in ("supcon", "nca"):
+        yield from _variations(loss, arguments, table, **usual, temperature=0.5)
+    few = {name: row for name, row in table.items() if "weights" in name or "keys" in name}
+    yield from _variations("soft_nearest_neighbor", arguments, {"ignore_index": {}}, **usual)
+    yield from _variations("contrastive", arguments, few, **usual, margin=3.0)
+    yield from _variations("triplet_from_labels", arguments, few, **usual, margin=3.0)
+    hard = {f"{name}, batch_hard": row for name, row in few.items()}
+    yield from _variations("triplet_from_labels", arguments, hard, **usual, margin=3.0)
 
 
 def _negatives_only(rows: int, features: int) -> Iterator[Case]:

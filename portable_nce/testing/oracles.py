@@ -882,6 +882,7 @@ def _of_labels(
     keys: Nested = None,
     key_labels: Nested = None,
     slots: int | None = None,
+    ignore_index: int | None = None,
     temperature: Nested = 1.0,
     similarity: Similarity = "cosine",
     mask: Nested = None,
@@ -893,6 +894,10 @@ def _of_labels(
         columns, mask = _bank(keys, slots, mask)
         key_labels = key_labels[-len(columns) :]
     scores = score_matrix(embeddings, columns, similarity, inverse(temperature))
+    mask = [
+        [part and ignore_index not in {own, other} for part, other in zip(row, key_labels or labels, strict=True)]
+        for row, own in zip(_or_all(mask, scores), labels, strict=True)
+    ]
     return reduce(scores, label_pairs(labels, key_labels, mask), **options)
 
 

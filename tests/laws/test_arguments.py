@@ -647,6 +647,9 @@ KINDS: Mapping[str, Kind] = {
     "rule": functional(good_rule),
     "prepare": functional(lambda x, y, scale: ((x * scale,), (y,))),
     "pullback": functional(lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)), optional=True),
+    "ignore_index": Kind(
+        good=-100, takes=lambda x: is_positive_integer(abs(x) + 1) if is_number(x) else False, optional=True
+    ),
     "slopes": functional(lambda row: (row.log_odds, None, None, None), optional=True),
 }
 """Kind of a parameter by its name, unless overridden for a function."""
@@ -688,9 +691,6 @@ LAYER: Situation = {
     "targets": Array("N", "i"),
     "bias": Array("K", optional=True),
     "class_weights": Array("K", optional=True, least=0.0),
-    "ignore_index": Kind(
-        good=-100, takes=lambda x: is_positive_integer(abs(x) + 1) if is_number(x) else False, optional=True
-    ),
     "softcap": Number(1.5, 0.0, loose=True, optional=True),
     "smoothing": Number(0.25, -5e-324, 1.0),
     "z_loss": Number(0.25, -5e-324, loose=True),

@@ -358,6 +358,42 @@ def test_masked_rows_may_hold_anything(variant: Variant, axes: str, block_size: 
                     assert oracles.error(found[key], oracles.exact(wanted)) <= 4 * variant.eps(), (of, key)
 
 
+IGNORED: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ("supcon", "nca", "soft_nearest_neighbor", "contrastive", "supcon keys")},
+    **{name: (name, {}) for name in LOSSES if name.startswith("triplet_from_labels")},
+    "contrastive balance, nonzero": ("contrastive balance", {"average": "nonzero"}),
+    "triplet_from_labels easy": ("triplet_from_labels", {"mining": ("semi_hard", "easy")}),
+}
+"""Losses with `ignore_index`, and their options."""
+
+
+@turns
+@pytest.mark.parametrize("block_size", ["auto", 2, *marked(None, 3)])
+def test_rows_of_an_ignored_label_may_hold_anything(variant: Variant, block_size: int | str | None, turn: int) -> None:
+    """They, and keys of that label, affect no value and no other gradient; their own gradient is 0."""
+    for place, (kind, (name, options)) in enumerate(IGNORED.items()):
+        case, names = example(name, 6), pnce.similarities.NAMES
+        out = {key: 1 for key in ("embeddings", "keys") if key in case.arguments}
+        labels = {
+            key: variant.array([-1 if k == 1 else label for k, label in enumerate(nested)])
+            for key, nested in case.constants.items()
+        }
+        chosen = {"similarity": names[(place + turn) % 4], "ignore_index": -1, "block_size": block_size}
+        for reduction in ("mean", "none"):
+            clean: dict[str, Nested] = {}
+            for dirt in (0.25, NAN, INF):
+                arrays, of = {**arrays_of(variant, case), **labels}, (kind, reduction, dirt)
+                for key, row in out.items():
+                    nested = variant.to_list(arrays[key])
+                    arrays[key] = variant.floats([*nested[:row], [dirt] * 3, *nested[row + 1 :]])
+                found = results_of(variant, name, arrays, reduction=reduction, **case.options, **options, **chosen)
+                for key, row in out.items():
+                    assert flatten(found[key][row]) == [0.0] * 3, (of, key)
+                clean = clean or found
+                for key, wanted in clean.items():
+                    assert oracles.error(found[key], oracles.exact(wanted)) <= 4 * variant.eps(), (of, key)
+
+
 @turns
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("block_size", ["auto", 2, *marked(3)])
