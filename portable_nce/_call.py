@@ -30,7 +30,7 @@ from ._core.checks import (
 )
 from ._core.namespace import common_namespace, device_of, is_array, is_number, lift_to_tape, namespace_of, native
 from ._core.notes import listening
-from ._core.numerics import largest_entry, largest_score, reciprocal, rows_where, upcast, zeros
+from ._core.numerics import continued, largest_entry, largest_score, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction
@@ -109,7 +109,8 @@ def contrast(
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, shared or one per row; differentiable if an array.
     symmetric : bool, default: False
-        Whether to average the loss of the rows and the loss of the columns.
+        Whether to average the loss of the rows and the loss of the columns that count. With N ≠ K, row losses are not
+        returned, and only pairings of row i with column i take `weights` and temperatures of rows.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -380,14 +381,39 @@ def _check_similarity(chosen: Similarity, args: _Arguments) -> None:
         if args.partners:
             raise ValueError(f"similarity: expected no {name} of columns with negative_keys= and across=")
         check_shape(name, numbers, (n_columns,))
-    if args.options.symmetric and n_rows != n_columns:
-        sizes = f"{args.names[0]} {n_rows} and {args.names[1]} {n_columns}"
-        raise ValueError(f"symmetric: expected as many rows as columns, got {sizes}")
+    if args.need_transposed_scores:
+        check_rows(args.names[1], args.y, args.x)
+    if args.options.symmetric:
+        per_row = {"temperature": args.per_row_temperature, "weights": args.options.weights is not None}
+        _check_both_directions((n_rows, n_columns), args.pairing, args.objective, args.options.reduction, per_row)
     if chosen.pullback is None and isinstance(block_size, int):
         raise ValueError(
             f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
             f"stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass None"
         )
+
+
+def _check_both_directions(
+    shape: tuple[int, int], pairing: Pairing, objective: Any, reduction: ReductionName, per_row: dict[str, bool]
+) -> None:
+    """Check that rows and columns of different numbers can be averaged; `per_row`: whether arguments have N entries.
+
+    Column i has the weight and the temperature of row i. Columns beyond the rows have none, so they must not count.
+    """
+    if shape[0] == shape[1]:
+        return
+    if reduction == "none":
+        raise ValueError(
+            f'reduction: expected "mean" or "sum" with symmetric=True and a score matrix of shape {shape}, got "none"; '
+            f"rows and columns have different numbers of losses, so compute them in two calls"
+        )
+    for name in () if pairing.one_per_column and not isinstance(objective, Pairwise) else per_row:
+        if per_row[name]:
+            wanted = "one number" if name == "temperature" else "None"
+            raise ValueError(
+                f"{name}: expected {wanted} with symmetric=True and a score matrix of shape {shape}, got one entry for "
+                f"each row; the columns have none"
+            )
 
 
 def check_hardness(hardness: Any, objective: AnyObjective) -> float:
@@ -576,7 +602,7 @@ def _matrix(args: _Arguments, similarity: Similarity, scale: Any, **options: Any
         own_transpose = args._replace(x=rows.array, y=columns.array, embeddings=(rows, columns))
         return matrix._replace(own_transpose=_matrix_of(own_transpose, similarity, scale, **options))
     if args.per_row_temperature and (symmetric or args.need_transposed_scores):
-        of_columns = scaled_columns(similarity, scale[:, 0])
+        of_columns = scaled_columns(similarity, continued(scale[:, 0], args.y.shape[0]))
         other = _matrix_of(args, of_columns, 1.0, need_transpose=symmetric, **options)
         return matrix._replace(own_transpose=other.transposed())
     return matrix
@@ -697,6 +723,9 @@ def contrast_scores(
     adapter_of(scores).check(scores)
     scores = upcast(xp, scores)
     reduction = reduction._replace(weights=row_weights(xp, reduction.weights, scores.shape[0], scores))
+    if symmetric:
+        given = {"weights": reduction.weights is not None}
+        _check_both_directions(tuple(scores.shape), pairing, objective, reduction.kind, given)
     matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness)
     return finish(xp, evaluate(objective, matrix, reduction, symmetric=symmetric), dtype, reduction.kind)
 

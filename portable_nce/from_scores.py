@@ -540,19 +540,20 @@ def clip(
     r"""Return the CLIP loss of a score matrix: the mean of InfoNCE over the rows and over the columns.
 
     .. math:: \tfrac12 \Big(\frac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
-        + \frac1N \sum_j -\log \mathrm{softmax}_i(g_{ij})_j\Big)
+        + \frac1N \sum_{j \le N} -\log \mathrm{softmax}_i(g_{ij})_j\Big)
 
     Parameters
     ----------
-    scores : array, shape (N, N)
-        Scores g, scale included; the positives are on the diagonal. A score of -inf masks its pair; a masked positive
-        counts in neither direction.
-    mask : array of bool, shape (N, N), optional
+    scores : array, shape (N, K)
+        Scores g, scale included; the positives are on the diagonal, and columns beyond N are negatives of all rows. A
+        score of -inf masks its pair; a masked positive counts in neither direction.
+    mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean, weighted sum, or the weighted losses of the pairs; a loss is the mean of both directions.
+        Weighted mean, weighted sum, or the weighted losses of the pairs; a loss is the mean of both directions. "none"
+        needs as many columns as rows.
 
     Returns
     -------
@@ -579,7 +580,6 @@ def clip(
     array(0.06...)
     """
     _, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
-    check_square(scores)
     return contrast_scores(
         scores, objectives.info_nce(), pairing, Reduction(reduction, weights), mask=mask, symmetric=True
     )

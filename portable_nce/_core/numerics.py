@@ -22,6 +22,15 @@ def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
     return xp.zeros(shape, dtype=like.dtype, device=device_of(like))
 
 
+def continued(x: Array, count: int) -> Array:
+    """The first `count` entries of an array (N,); entries beyond the last repeat the first."""
+    number = x.shape[0]
+    if number >= count:
+        return x if number == count else x[:count]
+    xp = namespace_of(x)
+    return xp.concat([x, xp.broadcast_to(x[:1], (count - number,))], axis=0)
+
+
 def nan_of(judge: Array, x: Array) -> Array:
     """`x` with NaN in the rows where `judge` has NaN, which a choice of pairs by `judge` would hide."""
     xp = namespace_of(x)

@@ -362,6 +362,10 @@ class Shards(NamedTuple):
         counts = self.columns if of_columns else self.rows
         return _applied(_LinearMap("gather", self, counts, sent_as=sent_as, own_first=own_first), x)
 
+    def transposed(self) -> Shards:
+        """Shards with rows and columns exchanged."""
+        return self._replace(rows=self.columns, columns=self.rows)
+
     def own_first(self, x: Array, *, of_columns: bool = False) -> Array:
         """Rows of all ranks, which every rank has, reordered cyclically from this rank's on."""
         return namespace_of(x).roll(x, -self.first_row(of_columns=of_columns), axis=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, get_args
 
 from .namespace import lift_to_tape, namespace_of
-from .numerics import safe_quotient, sum_to_scalar
+from .numerics import continued, safe_quotient, sum_to_scalar
 from .protocol import Array
 from .ranks import Shards
 from .types import ReductionName
@@ -38,6 +38,11 @@ class Reduction(NamedTuple):
             return self.factors if self.weights is None else self.weights
         ((weights, factors),) = lift_to_tape((self.weights, self.factors))
         return weights * factors
+
+    def of_columns(self, count: int) -> Reduction:
+        """Reduction of the columns, of which column i has the numbers of row i; further columns do not count."""
+        weights, factors = (None if x is None else continued(x, count) for x in (self.weights, self.factors))
+        return self._replace(weights=weights, factors=factors)
 
     def of_values(self, values: Array, counted: Array, number: Array | None = None) -> Array:
         """Weighted mean or sum of the values that count, of shape (1,), or the weighted values (N,).

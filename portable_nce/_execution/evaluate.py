@@ -45,7 +45,9 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
     rows = _evaluate(objective, matrix, reduction, coupled=coupled)
     if not symmetric:
         return rows
-    return average(rows, _evaluate(objective, matrix.transposed(), reduction, coupled=coupled))
+    turned = matrix.transposed()
+    columns = _evaluate(objective, turned, reduction.of_columns(turned.shape[0]), coupled=coupled)
+    return average(rows, columns)
 
 
 def _check_scores_constant(matrix: ScoreMatrix) -> None:

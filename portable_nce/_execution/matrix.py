@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_number, namespace_of, on_accelerator
 from .._core.notes import note
-from .._core.numerics import entries_at, normalize, rows_where, upcast
+from .._core.numerics import continued, entries_at, normalize, rows_where, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
@@ -148,6 +148,13 @@ class ScoreMatrix(NamedTuple):
         """The similarity as a static argument of sweeps."""
         return channel_of(self.similarity, self.rows, self.columns)
 
+    @property
+    def lacks_columns(self) -> bool:
+        """Whether rows lie beyond the last column of a diagonal of positives: the transpose of a wide matrix."""
+        structure = self.pairing.structure
+        diagonal = structure.on_diagonals or structure.ids
+        return diagonal and self.n_own_columns is None and self.shape[0] > self.shape[1]
+
     def with_operands(self) -> ScoreMatrix:
         """Score matrix with operands instead of embeddings."""
         if self.scale is None:
@@ -161,6 +168,9 @@ class ScoreMatrix(NamedTuple):
 
     def transposed(self) -> ScoreMatrix:
         """The transpose, with the transposed pairing."""
+        if self.sharpness is not None:
+            turned = self._replace(sharpness=None).transposed()
+            return turned._replace(sharpness=continued(self.sharpness, turned.shape[0]))
         if self.own_transpose is not None:
             return self.own_transpose
         if self.scale is not None:
@@ -222,7 +232,7 @@ class ScoreMatrix(NamedTuple):
         """Sweep over computed scores with positives on the diagonal and no mask; None for other matrices."""
         pairing = self.pairing
         plain = pairing.structure == Structure() and len(pairing.rows) + len(pairing.columns) == 0
-        if not (plain and self.mask is None and self.shard is None):
+        if not (plain and self.mask is None and self.shard is None) or self.lacks_columns:
             return None
         if not (len(self.columns) == 0 and isinstance(plan, SoftmaxPlan) and is_positive(self.shape[1] - 1)):
             return None
@@ -307,6 +317,7 @@ class ScoreMatrix(NamedTuple):
             "a mask is given": self.mask is not None,
             "the pairing gives positives by a rule for each pair": not structure.known,
             "the similarity is no inner product": not self.similarity.inner_product,
+            "there are fewer columns than rows": self.lacks_columns,
         }
         if isinstance(plan, PairsPlan):
             obstacles |= {

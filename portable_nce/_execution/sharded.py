@@ -51,6 +51,7 @@ def sharded_matrix(
     shards: Shards = options["shards"]
     n = x.shape[0]
     n_extra = y.shape[0] - n if pairing.extra_columns else 0
+    n_columns = y.shape[0] - n_extra
     similarity = with_numbers(similarity, lambda numbers: _gather_columns(shards, numbers, n, n_extra))
     columns = _gather_columns(shards, y, n, n_extra, sent_as=sent_as[1])
     xp = namespace_of(columns)
@@ -73,19 +74,21 @@ def sharded_matrix(
         opposite_pairing = opposite_pairing.with_arrays(
             rows=tuple(map(widened, opposite_pairing.rows)),
             columns=tuple(shards.flags(a) for a in opposite_pairing.columns),
-            pairs=tuple(_rows_of_transpose(shards, a, shard) for a in pairing.pairs),
+            pairs=tuple(_rows_of_transpose(shards, a, shard, n_columns) for a in pairing.pairs),
         )
-        opposite_mask = None if mask is None else _rows_of_transpose(shards, mask, shard)
+        opposite_mask = None if mask is None else _rows_of_transpose(shards, mask, shard, n_columns)
     if own_mask is not None:
         x, columns = _zero_idle(xp, (x, columns), own_mask, opposite_mask if need_opposite else None)
     similarity, rows, columns, bound = operands_of(similarity, x, columns, scale, source_dtypes)
     common: dict[str, Any] = {**options, "bound": min(options["bound"], bound), "shard": shard}
     opposite = None
     if need_opposite:
-        own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (rows, columns))
-        # Each rank has as many rows as columns, so that one shard describes both matrices.
+        own_columns = tuple(x[:n_columns, ...] for x in columns)
         opposite = ScoreMatrix(similarity.transposed(), own_columns, rows, opposite_pairing, opposite_mask, **common)
-        rows = own_rows
+        if shards.rows != shards.columns:
+            turned = _shard_of_transpose(xp, shards, shard, x, (n_columns, views))
+            opposite = opposite._replace(shard=turned, shards=shards.transposed())
+        rows = tuple(x[:n, ...] for x in rows)
     return ScoreMatrix(similarity, rows, columns, own_pairing, own_mask, own_transpose=opposite, **common)
 
 
@@ -118,6 +121,16 @@ def _shard(xp: Namespace, shards: Shards, x: Array, joined: tuple[int, int], n_e
     return Shard(rows, columns, shape, n_rows)
 
 
+def _shard_of_transpose(xp: Namespace, shards: Shards, shard: Shard, like: Array, of_rows: tuple[int, int]) -> Shard:
+    """Position of the shard of the transpose: the columns of this rank against the rows of all ranks.
+
+    `of_rows`: number of own columns, and number of arrays that the rows are joined from.
+    """
+    n_columns, joined = of_rows
+    rows = shards.own_first(_indices(xp, shards.rows, joined, device_of(like)))
+    return Shard(shard.columns[:n_columns], rows, shard.shape[::-1], n_columns)
+
+
 def _indices(xp: Namespace, counts: Sequence[int], joined: int, device: object) -> Array:
     """Indices that the rows of all ranks have in one process, where each joined array has the rows of all ranks."""
     samples = [count // joined for count in counts]
@@ -135,11 +148,11 @@ def _take_columns(pairs: Array, shard: Shard) -> Array:
     return namespace_of(pairs, shard.columns).take(pairs, shard.columns, axis=1)
 
 
-def _rows_of_transpose(shards: Shards, pairs: Array, shard: Shard) -> Array:
+def _rows_of_transpose(shards: Shards, pairs: Array, shard: Shard, n_columns: int) -> Array:
     """Rows of the transpose of an array of pairs that belong to this rank's own columns."""
     whole = shards.flags(pairs)
     xp = namespace_of(whole)
-    return xp.matrix_transpose(xp.take(whole, shard.columns[: shard.n_own_columns], axis=1))
+    return xp.matrix_transpose(xp.take(whole, shard.columns[:n_columns], axis=1))
 
 
 def _zero_idle(
@@ -149,8 +162,8 @@ def _zero_idle(
     used_rows, used_columns = (xp.any(mask, axis=axis) for axis in (1, 0))
     if opposite_mask is not None:
         own_columns, all_rows = (xp.any(opposite_mask, axis=axis) for axis in (1, 0))
-        n = mask.shape[0]
+        n, n_columns = mask.shape[0], opposite_mask.shape[0]
         used_rows = xp.concat([xp.logical_or(all_rows[:n], used_rows), all_rows[n:]])
-        used_columns = xp.concat([xp.logical_or(used_columns[:n], own_columns), used_columns[n:]])
+        used_columns = xp.concat([xp.logical_or(used_columns[:n_columns], own_columns), used_columns[n_columns:]])
     rows, columns = (rows_where(xp, *one)[0] for one in zip((used_rows, used_columns), both, strict=True))
     return rows, columns

@@ -106,7 +106,9 @@ def info_nce(
     temperature : float, or array of one entry or of shape (N,), default: 0.07
         Temperature τ > 0, shared or one per row; differentiable if an array.
     symmetric : bool, default: False
-        Whether to average the losses of queries against keys and of keys against queries.
+        Whether to average the losses of queries against keys and of keys against queries. With `positives`, there may
+        be more keys or more queries, such as several captions of an image; keys without a query do not count.
+        `weights`, temperatures of rows and reduction "none" need as many keys as queries.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`. With separate negatives for each query, a callable
         maps (N, 1, D) and (N, M, D) to (N, 1, M).
@@ -422,12 +424,17 @@ def clip(
     r"""Return the CLIP loss of images and texts: symmetric InfoNCE with a learned scale.
 
     .. math:: \tfrac12 \Big(\frac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
-        + \frac1N \sum_j -\log \mathrm{softmax}_i(g_{ij})_j\Big), \qquad g_{ij} = \mathrm{scale} \cdot s(x_i, y_j).
+        + \frac1N \sum_{j \le N} -\log \mathrm{softmax}_i(g_{ij})_j\Big), \qquad
+        g_{ij} = \mathrm{scale} \cdot s(x_i, y_j).
 
     Parameters
     ----------
-    image, text : array, shape (N, D)
-        Embeddings; row i of one belongs to row i of the other.
+    image : array, shape (N, D)
+        Embeddings of the images.
+    text : array, shape (K, D)
+        Embeddings of the texts; text i belongs to image i. Texts beyond N are negatives of all images, such as
+        NegCLIP's hard negative captions. For several captions of an image, use
+        ``info_nce(image, text, positives=, symmetric=True)``.
     logit_scale : float or array of one entry
         Factor of the similarities, the inverse temperature. Models learn its logarithm, starting at a scale of
         ``1 / 0.07``. Differentiable if an array.
@@ -437,12 +444,13 @@ def clip(
         the parameter itself after each step.) JAX differentiates a clipped scale in reverse mode only.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean, weighted sum, or the weighted losses of the pairs; a loss is the mean of both directions.
+        Weighted mean, weighted sum, or the weighted losses of the pairs; a loss is the mean of both directions. "none"
+        needs as many texts as images.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -465,7 +473,8 @@ def clip(
     References
     ----------
     Radford et al. (2021), "Learning Transferable Visual Models From Natural Language Supervision",
-    arXiv:2103.00020, figure 3.
+    arXiv:2103.00020, figure 3. Further texts: Yuksekgonul et al. (2023), "When and Why Vision-Language Models Behave
+    like Bags-of-Words, and What to Do About It?", arXiv:2210.01936, section 4 (NegCLIP).
 
     Examples
     --------
@@ -494,7 +503,7 @@ def clip(
         logit_scale = at_most(logit_scale, check_number("max_logit_scale", max_logit_scale, above=0.0))
     options = Options(logit_scale, similarity, mask, weights, reduction, block_size, precision, across, symmetric=True)
     options, embeddings = options._replace(scaled_by="logit_scale"), {"image": image, "text": text}
-    return contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options, PAIRED)
+    return contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options)
 
 
 @propagates_errors

@@ -280,6 +280,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_diagnostics(draw, rows, features),
         *_keys(rows, features),
         *_ignored(rows, features),
+        *_of_both_sides(rows, features),
         *_negatives_only(rows, features),
         *_mined(rows, features),
         *_margins(rows),
@@ -770,6 +771,35 @@ def _ignored(rows: int, features: int) -> Iterator[Case]:
     yield from _variations("triplet_from_labels", arguments, few, **usual, margin=3.0)
     hard = {f"{name}, batch_hard": row for name, row in few.items()}
     yield from _variations("triplet_from_labels", arguments, hard, **usual, margin=3.0)
+
+
+def _of_both_sides(rows: int, features: int) -> Iterator[Case]:
+    """Cases of symmetric losses with more columns than rows, or fewer."""
+    draw, more = _Draw(20321), rows + 2  # own seed, as above
+    captions, some = draw.vectors(more, features), draw.positives(rows, more)
+    wide: Row = {"text": captions, "logit_scale": 8.0}
+    table: Table = {
+        "further texts": {},
+        "further texts, weights, mask": draw.weighted(rows, more),
+        "further texts, neg_sq_euclidean, sum": {"logit_scale": 1.5},
+    }
+    table |= _streamed(table, ["further texts", "further texts, weights, mask"])
+    image = draw.vectors(rows, features)
+    yield from _variations("clip", {"image": image}, table, **wide)
+    weighted = draw.weighted(rows, more)
+    table = {"further columns": {}, "further columns, weights, mask": weighted}
+    yield from _variations("from_scores.clip", {"scores": draw.vectors(rows, more)}, table)
+    table = {
+        "symmetric, several keys of a query": {"positives": some},
+        "symmetric, several keys of a query, mask, hardness": {"mask": draw.mask(rows, more), "hardness": 2.0},
+        "symmetric, index into more keys, sum": {"positives": [2 * (k % 3) for k in range(rows)]},
+    }
+    table |= _streamed(table, list(table)[:2])
+    keys: Row = {"positive_key": captions, "positives": some, "temperature": 0.5}
+    yield from _variations("info_nce", {"query": image}, table, **keys)
+    queries = {"query": captions, "positive_key": image}
+    table = {"symmetric, several queries of a key": {"positives": [k % rows for k in range(more)]}}
+    yield from _variations("info_nce", queries, table | _streamed(table, list(table)), temperature=0.5)
 
 
 def _negatives_only(rows: int, features: int) -> Iterator[Case]:

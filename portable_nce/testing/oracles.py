@@ -536,9 +536,10 @@ def from_scores_dclw(scores: Matrix, **options: Any) -> Nested:
 
 
 def from_scores_clip(scores: Matrix, *, mask: Nested = None, **options: Any) -> Nested:
-    """Mean of InfoNCE along the rows and along the columns of a square score matrix."""
+    """Mean of InfoNCE along the rows, and along the columns that have a row."""
     rows = from_scores_info_nce(scores, mask=mask, **options)
-    return mean_of(rows, from_scores_info_nce(transpose(scores), mask=transpose(mask), **options))
+    columns = [transpose(x)[: len(scores)] if x else x for x in (scores, mask)]
+    return mean_of(rows, from_scores_info_nce(columns[0], mask=columns[1], **options))
 
 
 def from_scores_relic(scores: Matrix, **options: Any) -> Nested:

@@ -51,7 +51,7 @@ def is_shared(case: Case) -> bool:
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     if "across" not in inspect.signature(function).parameters or case.options.get("pairing") == "queue":
         return False
-    if "negative_candidates" in case.arguments or "further" in case.name:
+    if "negative_candidates" in case.arguments or "further" in case.name:  # further columns have no rank
         return False
     if case.loss in {"dclw", "hcl"} and isinstance(case.arguments.get("temperature"), list):
         return False
