@@ -192,8 +192,11 @@ def check_width(name: str, x: Array, width: int) -> None:
         raise ValueError(f"{name}: expected {width} features along the last axis, got shape {tuple(x.shape)}{remedy}")
 
 
-def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
-    """Shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0."""
+def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool = False) -> tuple[int, ...]:
+    """Shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0.
+
+    `may_be_empty`: the first axis may have length 0.
+    """
     shape = tuple(x.shape)
     if any(length is None or length != length for length in shape):  # noqa: PLR0124  (None by the standard, NaN in Dask)
         raise ValueError(f"{name}: expected known lengths of {axes}, got shape {shape}; compute them first")
@@ -205,7 +208,7 @@ def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
         elif axes == "(N, D)" and len(shape) > 2:  # noqa: PLR2004  (a matrix)
             remedy = f"; merge the leading axes, as in {name}.reshape((-1, {shape[-1]})), also those of labels"
         raise ValueError(f"{name}: expected shape {axes}, got {shape}{remedy}")
-    if 0 in shape:
+    if 0 in (shape[1:] if may_be_empty else shape):
         raise ValueError(f"{name}: expected at least one entry along every axis of {axes}, got shape {shape}")
     return shape
 

@@ -107,7 +107,8 @@ def queue_push(
     queue : Queue
         The queue.
     rows : array, shape (B, D)
-        Embeddings to append, oldest first; without gradient. 16- and 32-bit dtypes are converted to the queue's.
+        Embeddings to append, oldest first; without gradient. There may be none. 16- and 32-bit dtypes are converted to
+        the queue's.
     labels : array of int, shape (B,), optional
         Labels (or ids) of these rows, if and only if the queue has labels. Their dtype must fit the queue's.
     across : Ranks, optional
@@ -160,7 +161,7 @@ def queue_push(
     check_floating(xp, queue=held, rows=rows)
     slots, width = shape_of("queue", held, "(M, D)")
     check_mask(xp, "queue.valid", valid, (slots,))
-    count, _ = shape_of("rows", rows, "(B, D)")
+    count, _ = shape_of("rows", rows, "(B, D)", may_be_empty=True)
     check_shape("rows", rows, (count, width))
     _check_labels(queue, rows, labels, slots)
     rows = stop_gradient(rows)

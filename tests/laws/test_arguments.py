@@ -236,6 +236,7 @@ class Array(Kind):
     number: bool = False
     also: Sequence[int] = ()
     least: float = -math.inf  # of the numbers in an example
+    may_be_empty: bool = False
 
     def example(self, world: World, numbers: np.random.Generator) -> Any:
         shape = world.shape(self.axes)
@@ -251,8 +252,10 @@ class Array(Kind):
         if not isinstance(value, ARRAYS):
             return "refused"
         ranks = {len(self.axes), *self.also}
-        if kind_of(value) not in self.dtypes or len(value.shape) not in ranks or math.prod(value.shape) == 0:
+        if kind_of(value) not in self.dtypes or len(value.shape) not in ranks:
             return "refused"
+        if math.prod(value.shape) == 0:
+            return "either" if self.may_be_empty and 0 not in value.shape[1:] else "refused"
         if not world.owns(value):
             return "foreign"
         usual = kind_of(value) != "f" or len(self.dtypes) > 1 or str(value.dtype).endswith(world.dtype)
@@ -669,7 +672,7 @@ TWO: Situation = {"further_views": None}
 OF_VIEWS: Situation = {"mask": mask("VV"), "negatives": Kind(good="views", either=("batch",)), "symmetric": None}
 OF_BATCH: Situation = {"negatives": None}
 OF_ONE: Situation = {"y": None, "hardness": None}
-PUSHED: Situation = {"rows": MEMORY, "labels": None}
+PUSHED: Situation = {"rows": replace(MEMORY, may_be_empty=True), "labels": None}
 COUNTED: Situation = {"scores": replace(WHOLE, good=5, skips=is_matrix), "positives": None, "mask": None}
 SAMPLED: Situation = {"data_log_q": Array("N", number=True, optional=True), "include_positive": fixed(good=False)}
 WITHOUT_KEYS: Situation = {"keys": None}

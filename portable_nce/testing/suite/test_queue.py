@@ -62,6 +62,17 @@ def test_an_empty_queue(variant: Variant, dtype: str) -> None:
     assert_queue(variant, pnce.queue_push(queue, example), example, 4)
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_pushing_no_rows_changes_nothing(variant: Variant, labelled: bool) -> None:  # noqa: FBT001
+    """A filtered batch may be empty."""
+    example, labels = variant.floats(vectors(2, 1)), variant.array([5, 6]) if labelled else None
+    queue = pnce.queue_push(pnce.queue_init(example, 4, labels=labels), example, labels=labels)
+    same = pnce.queue_push(queue, example[:0, ...], labels=None if labels is None else labels[:0])
+    assert_queue(variant, same, example, 4)
+    assert contents(variant, same) == contents(variant, queue)
+    assert labels is None or variant.to_list(same.labels) == variant.to_list(queue.labels)
+
+
 @given(size=st.integers(1, 5), batches=st.lists(st.integers(1, 7), min_size=1, max_size=4))
 def test_it_holds_the_last_that_were_pushed(variant: Variant, size: int, batches: list[int]) -> None:
     """The order is that of a growing list, for any batch sizes; no row is lost or repeated."""

@@ -462,6 +462,17 @@ def test_queues_of_all_ranks_stay_equal(variant: Variant, kind: str | None) -> N
     assert run_ranks(3, on_a_rank) == [[variant.to_list(wanted.rows), variant.to_list(wanted.valid), numbers]] * 3
 
 
+def test_a_rank_may_push_no_rows(variant: Variant) -> None:
+    example = variant.floats([[float(k), 1.0] for k in range(ROWS)])
+
+    def on_a_rank(group: ThreadRank) -> Nested:
+        own = example[: 2 * group.rank, ...]
+        across = pnce.across(group, gradients="summed")
+        return variant.to_list(pnce.queue_push(pnce.queue_init(example, 3), own, across=across).rows)
+
+    assert run_ranks(2, on_a_rank) == [[[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]]] * 2
+
+
 def test_a_row_that_takes_part_as_a_column_alone_keeps_its_neighbour(variant: Variant) -> None:
     """Its pairs are masked as a row; only other ranks know whether it has a pair as a column."""
     rows = [[0.1 * (3 * k + j) + (j == k) for j in range(3)] for k in range(4)]
