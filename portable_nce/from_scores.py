@@ -683,9 +683,10 @@ def logistic(
     ----------
     scores : array, shape (N, K)
         Scores g, scale and bias included. A score of -inf masks its pair, positives included.
-    positives : array of int (N,) or of bool (N, K), optional
-        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
-        eager PyTorch CPU tensors; elsewhere such a row has no positive.
+    positives : array of int (N,), of bool (N, K) or of float (N, K), optional
+        Positives of each row, or the degrees in [0, 1] to which pairs are positive (see `portable_nce.pairings.soft`);
+        the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and eager PyTorch CPU
+        tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -758,9 +759,10 @@ def contrastive(
         Whether the mean is over all pairs, or over those whose loss is not 0.
     balance : bool, default: False
         Whether the mean is the sum of the mean over positives and the mean over negatives.
-    positives : array of int (N,) or of bool (N, K), optional
-        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
-        eager PyTorch CPU tensors; elsewhere such a row has no positive.
+    positives : array of int (N,), of bool (N, K) or of float (N, K), optional
+        Positives of each row, or the degrees in [0, 1] to which pairs are positive (see `portable_nce.pairings.soft`);
+        the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and eager PyTorch CPU
+        tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional

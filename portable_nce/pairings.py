@@ -108,14 +108,28 @@ class Members(NamedTuple):
     weights: Array | None = None
     negative_weights: Array | None = None
 
+    def graded(self, dtype: Any) -> Members:
+        """Members of a sum over pairs: a positive of weight t alone is also a negative, of weight ``1 - t``."""
+        positives, negatives, weights, of_negatives = self
+        if weights is None or of_negatives is not None:
+            return self
+        xp = namespace_of(weights)
+        weights = xp.astype(weights, dtype)
+        rest = xp.where(positives, 1.0 - weights, xp.ones_like(weights))
+        return Members(positives, _or(negatives, _and(positives, weights < 1)), weights, rest)
+
+    def exclusive(self) -> Members:
+        """Members without the negatives that are also positives, see `graded`."""
+        if self.weights is None or self.negative_weights is None:
+            return self
+        return self._replace(negatives=_and(self.negatives, _not(self.positives)))
+
     def refuse_weights(self, *, of_positives: bool = True) -> None:
         """Raise an error if negatives, or by default any pairs, have weights."""
         if self.negative_weights is not None:
             raise ValueError("pairing: expected pairs without weights, which triplets and hard_negatives do not take")
         if of_positives and self.weights is not None:
-            raise ValueError(
-                "pairing: expected positives without weights, which only objectives of the softmax family take"
-            )
+            raise ValueError("pairing: expected positives without weights, which triplets and relic do not take")
 
 
 Arrays: TypeAlias = tuple[Array, ...]
@@ -667,11 +681,17 @@ def soft(targets: ArrayOf[Any], /) -> Pairing:
     whose gradient by the scores is the softmax minus the normalised targets. With "pooled" positives, the weights only
     mark the positives.
 
+    In sums over pairs, as of "logistic", `portable_nce.objectives.contrastive` and
+    `portable_nce.objectives.Pairwise`, t in [0, 1] is the degree to which a pair is positive. With the terms a of
+    positives and b of negatives,
+
+    .. math:: \ell_i = \sum_j t_{ij}\, a(g_{ij}) + (1 - t_{ij})\, b(g_{ij}).
+
     Parameters
     ----------
     targets : array, shape (N, K)
-        Weights t ≥ 0, without gradient. Columns of weight 0 are negatives; a row of zeros does not count. NaN makes the
-        loss of its row NaN, unless the pair is masked.
+        Weights t ≥ 0, without gradient. Columns of weight 0 are negatives; a row of zeros does not count in a softmax.
+        NaN makes the loss of its row NaN, unless the pair is masked.
 
     Returns
     -------
@@ -705,7 +725,7 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     A negative of weight w counts w times: as :math:`w_{ij} e^{g_{ij}}` in a sum of exponentials, that is, with
     :math:`\log w_{ij}` added to its score. Positives are weighted by :math:`w_{ij} / \sum_k w_{ik}` (see `soft`), so
     the weight of a single positive has no effect. Sums over pairs, as in `siglip`, multiply each term by w, and means
-    over pairs divide by the sum of the weights. Pairs of weight 0 are excluded.
+    over pairs divide by the sum of the weights. Degrees of pairs keep their meaning. Pairs of weight 0 are excluded.
 
     Parameters
     ----------
@@ -1189,7 +1209,7 @@ class _WeightedRule(_RuleOf):
         weights, *pairs = tile.pairs
         absent = weights <= 0
         mask = _not(absent) if tile.mask is None else _and(tile.mask, _not(absent))
-        members = _with_weights(*self.rule(tile._replace(pairs=tuple(pairs), mask=mask)))
+        members = _with_weights(*self.rule(tile._replace(pairs=tuple(pairs), mask=mask))).graded(tile.dtype)
         xp = namespace_of(weights)
         weights = xp.astype(weights, tile.dtype)
         # The other weight of an excluded pair may be NaN.

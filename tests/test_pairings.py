@@ -49,8 +49,6 @@ PAIRS: dict[str, AnyObjective] = {
     "balance": objectives.contrastive(margin=0.5, average="nonzero", balance=True),
 }
 OBJECTIVES: dict[str, Any] = {**SOFTMAX, **PAIRS, "relic": objectives.relic()}
-WEIGHTS_OF_BOTH = {*PAIRS, "relic"}
-"""Objectives that accept weights of positives and negatives."""
 
 
 def near(tile: pairings.Tile) -> tuple[Any, Any]:
@@ -154,6 +152,38 @@ def test_a_weight_is_how_often_a_pair_counts(name: str, block_size: int | None, 
     assert_same(found[1:], [of_rows, of_columns], atol=1e-14)
 
 
+@blocks
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_degree_divides_a_pair_into_a_positive_and_a_negative(
+    name: str, reduction: str, block_size: int | None
+) -> None:
+    degrees = np.where(POSITIVES, RANDOM.uniform(size=POSITIVES.shape), 0.0)
+    degrees[0, :2] = 1.0
+    options: dict[str, Any] = {"objective": PAIRS[name], "mask": MASK, "similarity": "dot", "reduction": reduction}
+    everything, weights = np.ones_like(POSITIVES), np.linspace(0.5, 2.0, ROWS * COLUMNS).reshape(ROWS, COLUMNS)
+    near, far = pairings.explicit(everything), pairings.explicit(~everything)
+    for factor, graded in (
+        (np.ones_like(weights), pairings.soft(degrees)),
+        (np.ones_like(weights), pairings.soft(degrees.T.copy()).transposed()),
+        (weights, pairings.weighted(pairings.soft(degrees), weights)),
+    ):
+        parts = (pairings.weighted(near, factor * degrees), pairings.weighted(far, factor * (1.0 - degrees)))
+        wanted = sum(pnce.contrast(X, Y, pairing=part, **options) for part in parts)
+        found = pnce.contrast(X, Y, pairing=graded, block_size=block_size, **options)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_degrees_are_label_smoothing_of_pairs() -> None:
+    """torch.nn.functional.binary_cross_entropy_with_logits takes targets in [0, 1]."""
+    x, y = (torch.tensor(z[:SIZE], dtype=torch.float32) for z in (U, V))
+    target = 0.7 * torch.eye(SIZE) + 0.3 / SIZE
+    wanted = torch.nn.functional.binary_cross_entropy_with_logits(x @ y.T, target, reduction="sum") / SIZE
+    for pairing in (pairings.soft(target.double()), pairings.smoothed(0.3)):  # of another dtype than the scores
+        found = pnce.contrast(x, y, objective="logistic", pairing=pairing, similarity="dot")
+        torch.testing.assert_close(found, wanted)
+
+
 def test_relic() -> None:
     """The compared distributions use the weights of their pairs."""
     weights = np.arange(ROWS)[:, None] * 0.5 + np.asarray([1, 2, 3, 1, 0, 4, 2]) + np.eye(ROWS)
@@ -171,7 +201,7 @@ def test_relic() -> None:
 @pytest.mark.parametrize("name", ["info_nce", "pooled", "separate", "flat_nce", "logistic", "logistic, pairs", "relic"])
 def test_ones_change_nothing(name: str, pairing: str, block_size: int | None, *, symmetric: bool) -> None:
     plain, options = PAIRINGS[pairing], {"block_size": block_size, "symmetric": symmetric}
-    if name in WEIGHTS_OF_BOTH and pairing in OF_WEIGHTS:
+    if name == "relic" and pairing in OF_WEIGHTS:
         plain = pairings.weighted(plain, ONES)
     wanted = differentiated(OBJECTIVES[name], plain, **options)
     once = pairings.weighted(plain, ONES)
@@ -525,7 +555,7 @@ def test_nan_is_not_perfect(
 ) -> None:
     """NaN weights make the loss and gradients of their rows NaN, not 0."""
     pairing = {**OF_NAN, **OF_TEACHERS}[name]
-    if objective in WEIGHTS_OF_BOTH and not name.startswith("weighted"):
+    if objective == "relic" and not name.startswith("weighted"):
         pairing = pairings.weighted(pairing, ONES)
     arrays: dict[str, Any] = {key: tuple(map(asarray, getattr(pairing, key))) for key in ("rows", "columns", "pairs")}
     options = {"symmetric": symmetric, "block_size": block_size}

@@ -253,7 +253,7 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
     parameters = _numbers(matrix, **dict(zip(objective.names, objective.parameters, strict=True)))
     positive, negative = objective.terms
     _check_constant(matrix, objective, parameters)
-    plan = PairsPlan((positive, negative), objective.divide_by)
+    plan = PairsPlan((positive, negative), objective.divide_by, graded=True)
     if not objective.balance:
         return _reduced(plan, matrix, parameters, reduction)
     # Mean over the positives plus mean over the negatives.

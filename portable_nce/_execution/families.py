@@ -130,7 +130,7 @@ class Softmax(Family):
         """
         xp, single = self.xp, self.facts.single
         sharpness, _ = split_sharpness(self.plan, by_row)
-        positives, negatives, weights, negative_weights = members
+        positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
             exps = xp.exp(scores[0])
             terms = xp.where(negatives, exps, 0.0)
@@ -275,7 +275,8 @@ class Softmax(Family):
 class PairsPlan(NamedTuple):
     """Terms of positives and negatives, the divisor of a mean, and the numbers of parameters and weights per row.
 
-    `counts`: whether positives, and whether negatives, count as pairs.
+    `counts`: whether positives, and whether negatives, count as pairs. `graded`: whether weights of positives are the
+    degrees to which they are positive.
     """
 
     terms: tuple[Term | None, Term | None]
@@ -283,6 +284,7 @@ class PairsPlan(NamedTuple):
     parameters: int = 0
     weighted: bool = False
     counts: tuple[bool, bool] = (True, True)
+    graded: bool = False
 
 
 class PairSum(NamedTuple):
@@ -358,10 +360,10 @@ class Pairs(Family):
 
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[PairSum, Any, None]:
         """Sums over the pairs of a masked tile, and the slopes of its terms. Scores of -inf are left out."""
+        xp, first = self.xp, scores[0]
+        members = members.graded(first.dtype) if self.plan.graded else members.exclusive()
         if members.negative_weights is None:
             members.refuse_weights()
-        xp = self.xp
-        first = scores[0]
         sums, residuals = [], []
         for term, mask, weights, count in zip(self.plan.terms, members[:2], members[2:], self.plan.counts, strict=True):
             taken = mask

@@ -281,6 +281,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_keys(rows, features),
         *_ignored(rows, features),
         *_of_both_sides(rows, features),
+        *_degrees(rows),
         *_negatives_only(rows, features),
         *_mined(rows, features),
         *_margins(rows),
@@ -800,6 +801,22 @@ def _of_both_sides(rows: int, features: int) -> Iterator[Case]:
     queries = {"query": captions, "positive_key": image}
     table = {"symmetric, several queries of a key": {"positives": [k % rows for k in range(more)]}}
     yield from _variations("info_nce", queries, table | _streamed(table, list(table)), temperature=0.5)
+
+
+def _degrees(rows: int) -> Iterator[Case]:
+    """Cases of sums over graded pairs."""
+    draw, more = _Draw(20322), rows + 2  # own seed, as above
+    scores, degrees = draw.vectors(rows, more), [[((3 * i + 5 * j) % 7) / 8 for j in range(more)] for i in range(rows)]
+    degrees[0][1] = 1.0
+    graded, weighted = {"positives": degrees}, draw.weighted(rows, more)
+    table: Table = {"degrees": graded, "degrees, weights, mask": {**graded, **weighted}, "degrees, sum": graded}
+    yield from _variations("from_scores.logistic", {"scores": scores}, table)
+    table |= {
+        "degrees, nonzero, weights, mask": {**graded, **weighted, "margin": 0.5, "negative_power": 1},
+        "degrees, balance": {**graded, "positive_margin": 0.25},
+        "degrees, balance, nonzero": {**graded, "margin": 0.5, "positive_power": 1},
+    }
+    yield from _variations("from_scores.contrastive", {"scores": scores}, table)
 
 
 def _negatives_only(rows: int, features: int) -> Iterator[Case]:

@@ -294,7 +294,7 @@ def reduce_rows(
     return reduce_losses(losses, counts, **options)
 
 
-def reduce_losses(losses: Row, sizes: Sequence[int], *, weights: Nested = None, reduction: str = "mean") -> Nested:
+def reduce_losses(losses: Row, sizes: Sequence[Number], *, weights: Nested = None, reduction: str = "mean") -> Nested:
     """Weight and reduce row losses, 0 for rows that do not count; each has a number of terms."""
     weights = of_each(weights or mpf(1), len(losses))
     weighted = [weight * loss for weight, loss in zip(weights, losses, strict=True)]
@@ -302,7 +302,7 @@ def reduce_losses(losses: Row, sizes: Sequence[int], *, weights: Nested = None, 
         return weighted
     if reduction == "sum":
         return mp.fsum(weighted)
-    total = mp.fsum(weight * int(size) for weight, size in zip(weights, sizes, strict=True))
+    total = mp.fsum(weight * mpf(size) for weight, size in zip(weights, sizes, strict=True))
     return mp.fsum(weighted) / total if total else mpf(0)
 
 
@@ -375,11 +375,16 @@ def reduce_dclw(
     return reduce_rows(row_loss, scores, pairs, range(len(scores)), needs_negative=True, **options)
 
 
+def _degrees(positives: list[int]) -> Row:
+    """Degree to which each of these pairs is positive."""
+    return positives.weights if isinstance(positives, _Weighted) else [mpf(1)] * len(positives)
+
+
 def logistic_row(scores: Row, positives: list[int], negatives: list[int]) -> Number:
-    """Negative log-likelihood of the pairs' classes."""
-    return -mp.fsum(mp.log(1 / (1 + mp.exp(-scores[j]))) for j in positives) - mp.fsum(
-        mp.log(1 / (1 + mp.exp(scores[j]))) for j in negatives
-    )
+    """Negative log-likelihood of the pairs' classes, or of the degrees of positives."""
+    log_p, log_q = ({j: mp.log(1 / (1 + mp.exp(s * scores[j]))) for j in positives + negatives} for s in (-1, 1))
+    graded = [t * log_p[j] + (1 - t) * log_q[j] for j, t in zip(positives, _degrees(positives), strict=True)]
+    return -mp.fsum(graded) - mp.fsum(log_q[j] for j in negatives)
 
 
 def reduce_logistic(scores: Matrix, pairs: Pairs, **options: Any) -> Nested:
@@ -394,9 +399,9 @@ def hinge(x: Number) -> Number:
 
 
 def reduce_terms(rows: Matrix, *, average: str = "all", **options: Any) -> Nested:
-    """Sum the terms of every row; a mean is over all terms, or over positive terms."""
-    sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
-    return reduce_losses([mp.fsum(row) for row in rows], sizes, **options)
+    """Sum the terms of every row, pairs of a weight and a number; a mean is over all terms, or over positive terms."""
+    sizes = [mp.fsum(weight for weight, term in row if average == "all" or term > 0) for row in rows]
+    return reduce_losses([mp.fsum(weight * term for weight, term in row) for row in rows], sizes, **options)
 
 
 def reduce_contrastive(
@@ -413,8 +418,9 @@ def reduce_contrastive(
     """Contrastive loss with a positive and a negative margin; the distance is the negative score."""
     near, far = [], []
     for row, (p, q) in zip(scores, pairs, strict=True):
-        near.append([hinge(-row[j] - positive_margin) ** positive_power for j in p])
-        far.append([hinge(margin + row[j]) ** negative_power for j in q])
+        degrees = dict(zip(p, _degrees(p), strict=True))
+        near.append([(t, hinge(-row[j] - positive_margin) ** positive_power) for j, t in degrees.items()])
+        far.append([(1 - degrees.get(j, 0), hinge(margin + row[j]) ** negative_power) for j in [*p, *q]])
     if balance and options.get("reduction", "mean") == "mean":
         return reduce_terms(near, **options) + reduce_terms(far, **options)
     return reduce_terms([p + q for p, q in zip(near, far, strict=True)], **options)
@@ -458,7 +464,7 @@ def reduce_triplets(
     rows = []
     for row, (p, q) in zip(scores, pairs, strict=True):
         triplets = mined_triplets([-row[j] for j in p], [-row[j] for j in q], mining)
-        rows.append([triplet_term(a, b, margin, form) for a, b in triplets])
+        rows.append([(mpf(1), triplet_term(a, b, margin, form)) for a, b in triplets])
     return reduce_terms(rows, **options)
 
 
