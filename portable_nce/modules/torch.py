@@ -16,16 +16,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .. import clip, contrast, dcl, flat_nce, info_nce, moco, nt_xent, queue_push, siglip, supcon
-from .._core.checks import check_bool, check_callable, check_number, check_whole_number
-from .._core.namespace import namespace_of
+from .._core.checks import check_bool, check_callable, check_integers, check_number, check_whole_number
+from .._core.namespace import common_namespace, namespace_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks
 from .._core.registry import adapter_of
 from .._core.trees import leaves, mapped
-from .._core.types import BlockSize, FlatForm, MultiPositive, PairingName, Precision, ReductionName
+from .._core.types import BlockSize, FlatForm, MultiPositive, Precision, ReductionName
 from .._losses.in_batch import at_most
 from .._losses.queue import Queue
-from ..pairings import Pairing, labels
+from ..pairings import Pairing, Tile, diagonal, labels
+from ..pairings import ids as pairing_of_ids
 from ..similarities import AnySimilarity
 
 __all__ = [
@@ -691,7 +692,8 @@ class MultipleNegatives(Loss):
 
     The columns of a batch are anchors, positives, and any number of negatives. The negatives of an anchor are the other
     positives and all negatives, as in sentence-transformers' ``MultipleNegativesRankingLoss`` (whose ``scale`` is the
-    inverse temperature; ``hardness_mode`` is ``"all_negatives"`` here).
+    inverse temperature; ``hardness_mode`` is ``"all_negatives"`` here). With `ids`, texts with the id of the anchor's
+    positive are no negatives: a text that is drawn twice does not repel its own anchors.
 
     Parameters
     ----------
@@ -712,6 +714,9 @@ class MultipleNegatives(Loss):
     >>> from portable_nce.modules.torch import MultipleNegatives
     >>> MultipleNegatives(temperature=1.0)(torch.eye(2), torch.eye(2), -torch.eye(2))
     tensor(0.6265)
+    >>> ids = torch.tensor([7, 7])  # both anchors have the same positive
+    >>> MultipleNegatives(temperature=1.0)(torch.eye(2), torch.eye(2), -torch.eye(2), ids=ids)
+    tensor(0.4076)
     """
 
     def __init__(
@@ -726,13 +731,18 @@ class MultipleNegatives(Loss):
         own: dict[str, Any] = {"temperature": temperature, "hardness": hardness}
         super().__init__(_multiple_negatives, learnable=learnable, max_scale=max_scale, **own, **options)
 
-    def forward(self, anchor: Tensor, positive: Tensor, /, *negatives: Tensor, **options: Any) -> Tensor:
+    def forward(
+        self, anchor: Tensor, positive: Tensor, /, *negatives: Tensor, ids: Tensor | None = None, **options: Any
+    ) -> Tensor:
         """Return the loss of the columns of a batch.
 
         Parameters
         ----------
         anchor, positive, *negatives : Tensor, shape (N, D)
             Embeddings; row i of each column belongs to anchor i.
+        ids : Tensor of int, shape (N,) or (N, C), optional
+            Ids of the positives, or of the C columns of positives and negatives. Columns with the id of an anchor's
+            positive are no negatives of that anchor; negatives without ids always are.
         **options : Any
             Further options of `portable_nce.contrast`, such as `weights`, and `mask` (N, K), whose columns are the
             positives, then each column of negatives.
@@ -742,7 +752,7 @@ class MultipleNegatives(Loss):
         Tensor
             The loss.
         """
-        return self._value(anchor, positive, *negatives, **options)
+        return self._value(anchor, positive, *negatives, ids=ids, **options)
 
 
 class MemoryQueue(nn.Module):
@@ -967,11 +977,16 @@ class SentenceLoss(nn.Module):
     chunk_size : int, optional
         Texts of a column to embed at once; activations are then recomputed in the backward pass (see
         `encode_in_chunks`), so that batches can be large. None embeds all at once.
+    labels_as : str, optional
+        Option of the loss that gets the labels of the data set, such as ``"ids"`` of `MultipleNegatives` for the ids of
+        the positives, or ``"weights"``. With None, losses that take no `labels` or `grades` ignore them.
 
     Raises
     ------
     TypeError
-        If `model` or `loss` has the wrong type.
+        If `model` or `loss` has the wrong type, or the loss lacks the option `labels_as`.
+    ValueError
+        If the loss takes labels by position, and `labels_as` is given.
 
     Examples
     --------
@@ -987,7 +1002,9 @@ class SentenceLoss(nn.Module):
     {'loss': 'MultipleNegatives', 'temperature': 1.0, 'hardness': 0.0, 'chunk_size': None}
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, *, chunk_size: int | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Loss, *, chunk_size: int | None = None, labels_as: str | None = None
+    ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(f"model: expected an nn.Module, got {type(model).__name__}")
@@ -999,6 +1016,11 @@ class SentenceLoss(nn.Module):
         positional = inspect.signature(loss.function).parameters.values()
         places = [x for x in positional if x.kind in {x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD}]
         self.takes_labels = any(x.name in OF_ROWS for x in places)
+        self.labels_as = labels_as
+        if labels_as is not None:
+            _check_options(loss.function, {labels_as: None})
+            if self.takes_labels:
+                raise ValueError(f"labels_as: expected None for {loss!r}, which takes labels itself, got {labels_as!r}")
 
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
         """Return the loss of a batch; called by the trainer.
@@ -1021,10 +1043,12 @@ class SentenceLoss(nn.Module):
             If the loss needs labels and there are none.
         """
         columns = [self._embeddings(features) for features in sentence_features]
-        if not self.takes_labels:
+        if not self.takes_labels and self.labels_as is None:
             return self.loss(*columns)  # type: ignore[no-any-return]
         if labels is None:
             raise ValueError(f"labels: expected those of the rows for {self.loss!r}, got None")
+        if self.labels_as is not None:
+            return self.loss(*columns, **{self.labels_as: labels})  # type: ignore[no-any-return]
         return self.loss(*columns, labels)  # type: ignore[no-any-return]
 
     def _embeddings(self, features: Mapping[str, Any]) -> Tensor:
@@ -1047,7 +1071,8 @@ class SentenceLoss(nn.Module):
             Names and options.
         """
         name = _name_of(self.loss.function) if type(self.loss) is Loss else type(self.loss).__name__
-        return {"loss": name, **self.loss.config(), "chunk_size": self.chunk_size}
+        labels_as = {} if self.labels_as is None else {"labels_as": self.labels_as}
+        return {"loss": name, **self.loss.config(), "chunk_size": self.chunk_size, **labels_as}
 
 
 def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: int, **named: Any) -> Any:
@@ -1154,6 +1179,7 @@ def _multiple_negatives(
     /,
     *negatives: Tensor,
     temperature: float | Tensor = 0.05,
+    ids: Tensor | None = None,
     across: Ranks | None = None,
     **options: Any,
 ) -> Tensor:
@@ -1162,15 +1188,42 @@ def _multiple_negatives(
     if any(count != counts[0] for count in counts):  # a set of symbolic sizes would make torch.compile specialise them
         raise ValueError(f"positive: expected as many rows in all columns, got {counts}")
     columns = torch.cat([positive, *negatives])
-    pairing: PairingName | Pairing = "diagonal"
-    if across is not None and negatives:
-        # Rows are labelled by rank and index, negatives by -1, since ranks may have different numbers of rows.
-        own = (across.communicator.rank << 32) + torch.arange(counts[0], device=anchor.device)
-        pairing = labels(own, torch.cat([own, own.new_full((len(columns) - counts[0],), -1)]))
+    pairing = _pairing_of_columns(anchor, len(negatives), ids, across)
     loss: Tensor = contrast(
         anchor, columns, objective="info_nce", pairing=pairing, temperature=temperature, across=across, **options
     )
     return loss
+
+
+def _pairing_of_columns(anchor: Tensor, n_negatives: int, ids: Any, across: Ranks | None) -> Pairing:
+    """Pairing of anchors with the column of positives, then columns of negatives, some of which have ids."""
+    n_rows, n_ids = len(anchor), 0
+    if ids is not None:
+        xp, (_, ids) = common_namespace(anchor=anchor, ids=ids)
+        n_ids = 1 if len(ids.shape) == 1 else n_negatives + 1
+        check_integers(xp, "ids", ids, (n_rows,) if len(ids.shape) == 1 else (n_rows, n_ids))
+        ids = torch.reshape(torch.reshape(ids, (n_rows, n_ids)).T, (-1,))
+    if n_ids == n_negatives + 1 and (across is None or not n_negatives):
+        return pairing_of_ids(ids[:n_rows], ids)
+    if n_negatives == 0 or (ids is None and across is None):
+        return diagonal()
+    # Rows are labelled by rank and index, negatives by -1, since ranks may have different numbers of rows.
+    rank = 0 if across is None else across.communicator.rank
+    own = (rank << 32) + torch.arange(n_rows, device=anchor.device)
+    numbers = torch.cat([own, own.new_full((n_rows * n_negatives,), -1)])
+    if ids is None:
+        return labels(own, numbers)
+    missing = n_rows * (n_negatives + 1 - n_ids)
+    has_id = torch.cat([torch.ones_like(ids, dtype=torch.bool), ids.new_zeros((missing,), dtype=torch.bool)])
+    rows, of_columns = (own, ids[:n_rows]), (numbers, torch.cat([ids, ids.new_zeros((missing,))]), has_id)
+    return Pairing(_without_hits, rows=rows, columns=of_columns, one_per_row=True)
+
+
+def _without_hits(tile: Tile) -> tuple[Any, Any]:
+    """Positives by number; other columns are negatives unless they have the id of the row."""
+    own = tile.rows[0] == tile.columns[0]
+    hit = (tile.rows[1] == tile.columns[1]) & tile.columns[2]
+    return own, ~(own | hit)
 
 
 class _SameInCopies:

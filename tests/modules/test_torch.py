@@ -154,6 +154,7 @@ REFUSED: dict[type[Exception], dict[str, Callable[[], Any]]] = {
         "temperatur: expected an option of info_nce": lambda: InfoNCE(temperatur=0.1),  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
         "query: expected an option of info_nce": lambda: Loss(pnce.info_nce, query=A),
         "learnable: expected True or False, got 1": lambda: InfoNCE(learnable=1),  # type: ignore[arg-type]
+        "name: expected an option of info_nce": lambda: SentenceLoss(nn.Identity(), InfoNCE(), labels_as="name"),
         "temperature: expected a number, got Tensor": lambda: LOSS(pnce.nca, temperature=torch.ones(3), learnable=True),
         "logit_bias: expected a number, got str": lambda: SigLIP(logit_bias="-10"),  # type: ignore[arg-type]
         "width: expected an integer, got float": lambda: MemoryQueue(4, 4.0),  # type: ignore[arg-type]
@@ -172,6 +173,8 @@ REFUSED: dict[type[Exception], dict[str, Callable[[], Any]]] = {
         "max_scale: expected a finite number greater than 1": lambda: CLIP(max_scale=0.5),
         "size: expected at least 1, got 0": lambda: MemoryQueue(0, 4),
         "labels: expected those of the rows for SupCon": lambda: SentenceLoss(Words(), SupCon())([column(0)]),
+        "labels_as: expected None for SupCon": lambda: SentenceLoss(nn.Identity(), SupCon(), labels_as="weights"),
+        r"ids: expected shape \(6, 2\), got \(6, 3\)": lambda: MultipleNegatives()(A, B, C, ids=IDS_OF_COLUMNS),
         "chunk_size: expected at least 1, got 0": lambda: encode_in_chunks(head, A, chunk_size=0),
         r"positive: expected as many rows in all columns, got \[6, 6, 3\]": lambda: MultipleNegatives()(A, B, C[:3]),
         "inputs: expected tensors with as many rows each, got no tensor": in_fours(head, 3),
@@ -334,6 +337,13 @@ def filled(*, labels: bool = False) -> MemoryQueue:
     return memory
 
 
+class WithIds(MultipleNegatives):
+    """Loss with ids of the positives alone."""
+
+    def forward(self, *columns: Any) -> Any:  # type: ignore[override]
+        return super().forward(*columns, ids=torch.arange(len(columns[0]), device=columns[0].device) // 2)
+
+
 class OfColumns(SentenceLoss):
     """Loss of the embeddings of its model, in chunks."""
 
@@ -350,6 +360,7 @@ MODULES: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     "MoCo": lambda: (MoCo(8, WIDTH, learnable=True).eval(), (A, B)),
     "similarity": lambda: (InfoNCE(similarity=Bilinear()), (A, B)),
     "MultipleNegatives": lambda: (MultipleNegatives(0.3, learnable=True), (A, B, C)),
+    "MultipleNegatives, ids": lambda: (WithIds(0.3, learnable=True), (A, B, C)),
     "margin": lambda: (Loss(pnce.triplet_from_labels, margin=nn.Parameter(torch.tensor(0.5))), (A, LABELS)),
     "in chunks": lambda: (OfColumns(nn.Identity(), MultipleNegatives(0.3, learnable=True), chunk_size=32), (A, B, C)),
 }
@@ -420,7 +431,7 @@ def test_a_module_made_on_meta_is_set_up_later(make: Callable[[], nn.Module]) ->
     same(module.state_dict(), make().state_dict())
 
 
-COMPILED = "SupCon, memory", "SigLIP", "MoCo", "similarity", "MultipleNegatives", "in chunks"
+COMPILED = "SupCon, memory", "SigLIP", "MoCo", "similarity", "MultipleNegatives", "MultipleNegatives, ids", "in chunks"
 
 
 @pytest.mark.parametrize("name", mostly_full(COMPILED, ["MoCo", "MultipleNegatives", "in chunks"]))
@@ -651,6 +662,57 @@ def test_sentences(name: str, chunk_size: int | None) -> None:
         return function(*embeddings, *([] if labels is None else [labels]))
 
     close(found, gradients_of(step, model.parameters()))
+
+
+IDS = torch.tensor([3, 5, 3, 7, 5, 9])
+IDS_OF_COLUMNS = torch.stack([IDS, IDS.flip(0), torch.tensor([3, 1, 2, 5, 7, 8])], dim=1)
+
+
+@pytest.mark.parametrize("ids", [IDS, IDS_OF_COLUMNS, IDS_OF_COLUMNS.to(torch.int16)])
+def test_texts_with_the_id_of_a_positive_are_no_negatives(ids: torch.Tensor) -> None:
+    """Ids of the positives alone, or of all columns; on one process, and on two with uneven numbers of rows."""
+    arrays = A, B, C, 0.5 * A + C
+    names: list[Any] = [*IDS.tolist(), *[None] * (2 * ROWS)] if ids.ndim == 1 else ids.T.flatten().tolist()
+    mask = torch.tensor([[k == i or names[k] != names[i] for k in range(3 * ROWS)] for i in range(ROWS)])
+    wanted: list[torch.Tensor] = []
+
+    def on_a_rank(group: Any) -> list[torch.Tensor]:
+        rows = slice(0, 2) if group.rank == 0 else slice(2, None)
+        leaves = [x[rows].clone().requires_grad_() for x in arrays]
+        loss = MultipleNegatives(0.5, across=pnce.across(group, gradients="summed"))
+        return gradients_of(partial(loss, *leaves, ids=ids[rows]), leaves)
+
+    for options in ({"ids": ids}, {"mask": mask}):
+        leaves = [x.clone().requires_grad_() for x in arrays]
+        found = gradients_of(partial(MultipleNegatives(0.5), *leaves, **options), leaves)
+        close(found, wanted or found)
+        wanted = found
+    values, *parts = zip(*run_ranks(2, on_a_rank), strict=True)
+    close([*values, *(torch.cat(part) for part in parts)], [wanted[0], *wanted])
+
+
+def test_pairs_with_ids_on_ranks() -> None:
+    wanted = MultipleNegatives(0.5)(A, B, ids=IDS)
+    assert wanted < MultipleNegatives(0.5)(A, B)
+
+    def on_a_rank(group: Any) -> torch.Tensor:
+        rows = slice(0, 2) if group.rank == 0 else slice(2, None)
+        return MultipleNegatives(0.5, across=pnce.across(group, gradients="summed"))(A[rows], B[rows], ids=IDS[rows])
+
+    close(run_ranks(2, on_a_rank), [wanted, wanted])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_labels_of_sentences_become_an_option(count: int) -> None:
+    """The trainer's labels are ids of the positives, or weights."""
+    columns, model, loss = [column(k) for k in range(count)], Words().eval(), MultipleNegatives(0.05)
+    embeddings = [model(dict(features))["sentence_embedding"] for features in columns]
+    for name, labels in (("ids", IDS), ("weights", torch.linspace(0.5, 1.0, ROWS, dtype=torch.float64))):
+        sentences = SentenceLoss(model, loss, labels_as=name)
+        close([sentences(columns, labels)], [loss(*embeddings, **{name: labels})])
+        assert sentences.get_config_dict()["labels_as"] == name
+    with pytest.raises(ValueError, match="labels: expected those of the rows"):
+        SentenceLoss(model, loss, labels_as="ids")(columns)
 
 
 def test_columns_of_negatives_of_all_ranks() -> None:
