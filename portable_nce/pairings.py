@@ -184,8 +184,8 @@ class Pairing(EqualByContents):
     rule : callable
         Takes a `Tile` and returns two boolean arrays, positives and negatives, of its shape (n, k), or (n, 1) or (1, k)
         to broadcast. An optional third array (n, k) has floating-point weights ≥ 0 of the positives, which are
-        normalised in each row. An optional fourth has weights of the negatives, which act as multiplicities (see
-        `weighted`). A NaN weight makes the loss of its row NaN.
+        normalised in each row; sums over pairs take them as degrees (see `soft`). An optional fourth has weights of the
+        negatives, which act as multiplicities (see `weighted`). A NaN weight makes the loss of its row NaN.
     rows, columns, pairs : tuple of array, default: ()
         Arrays that the rule reads, of shapes (N,) or (N, C), (K,) or (K, C), and (N, K).
     one_per_row, one_per_column : bool, default: False
