@@ -322,7 +322,7 @@ def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Si
 class _OfTokens(Record):
     """Preparation of `max_sim` before the number of features per token is known."""
 
-    masks: tuple[Array | None, Array | None]
+    masks: tuple[Array | None, Array | None, Array | None]
     unit: bool
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
@@ -338,41 +338,40 @@ class _OfTokens(Record):
         The tokens (..., T, D) become a row (..., T D + T): the features, then a validity flag (1 or 0) per token, so
         that masks travel with the embeddings.
         """
-        masks = _given_masks(*self.masks)
-        xp, entered = common_namespace(**named, **masks)
-        arrays, masks = entered[: len(named)], dict(zip(masks, entered[len(named) :], strict=True))
-        query_mask, document_mask = masks.get("query_mask"), masks.get("document_mask")
+        given = _given_masks(self.masks)
+        xp, entered = common_namespace(**named, **given)
+        arrays, masks = entered[: len(named)], dict(zip(given, entered[len(named) :], strict=True))
         check_floating(xp, **dict(zip(named, arrays, strict=True)))
-        (name, query), *documents = zip(named, arrays, strict=True)
-        _, tokens, features = shape_of(name, query, "(N, T, D)")
-        if query_mask is not None:
-            check_mask(xp, "query_mask", query_mask, (query.shape[0], tokens))
-        flat = [_with_valid(xp, query, query_mask)]
-        rows = 0
-        for k, (name, document) in enumerate(documents):
-            each = k > 0 and len(document.shape) == 4  # noqa: PLR2004  (separate negatives per query)
-            *_, tokens, width = shape_of(name, document, "(N, M, U, D)" if each else "(K, U, D)")
-            if width != features:
-                raise ValueError(f"{name}: expected tokens of {features} features, got shape {tuple(document.shape)}")
-            if each and document_mask is not None:
-                raise ValueError(f"document_mask: expected None with {name} of each query, got an array")
-            mask = None
-            if document_mask is not None:
-                mask = document_mask[rows : rows + document.shape[0], ...]
-                check_shape("document_mask", mask, (document.shape[0], tokens))
-                rows += document.shape[0]
-            flat.append(_with_valid(xp, document, mask))
-        if document_mask is not None:
-            check_mask(xp, "document_mask", document_mask, (rows, document_mask.shape[1]))
+        own = len(arrays[-1].shape) == 4  # noqa: PLR2004  (separate negatives for each query)
+        axes = ("(N, T, D)", "(K, U, D)", "(N, M, U, D)" if own else "(M, U, D)")
+        shapes = [shape_of(name, x, of_array) for name, x, of_array in zip(named, arrays, axes, strict=False)]
+        flat, features = [], shapes[0][-1]
+        for name, tokens, shape, mask_name in zip(named, arrays, shapes, _TOKEN_MASKS, strict=False):
+            if shape[-1] != features:
+                raise ValueError(f"{name}: expected tokens of {features} features, got shape {shape}")
+            if len(flat) == 2 and shape[-2] != shapes[1][-2]:  # noqa: PLR2004  (negatives, after the documents)
+                raise ValueError(
+                    f"{name}: expected {shapes[1][-2]} tokens, as the documents have, got shape {shape}; pad the "
+                    f"shorter ones, and mark their valid tokens by document_mask and negative_mask"
+                )
+            mask = masks.pop(mask_name, None)
+            if mask is not None:
+                check_mask(xp, mask_name, mask, shape[:-1])
+            flat.append(_with_valid(xp, tokens, mask))
+        for mask_name in masks:
+            raise ValueError(f"{mask_name}: expected None for a loss of {', '.join(named)}, got an array")
         scores = TokenScores(features)
         made = Similarity(_Tokens(features, self.unit), scores, _PullbackOf(scores), wide=True)
         return made._replace(embedded=(True, True)), flat
 
 
-def _given_masks(query_mask: Array | None, document_mask: Array | None) -> dict[str, Array]:
+_TOKEN_MASKS = {"query_mask": "(N, T)", "document_mask": "(K, U)", "negative_mask": "(M, U)"}
+"""Masks of the arrays of tokens, in the order of the arrays, with their axes."""
+
+
+def _given_masks(masks: tuple[Array | None, ...]) -> dict[str, Array]:
     """Masks that are not None, by name."""
-    masks = {"query_mask": query_mask, "document_mask": document_mask}
-    return {name: mask for name, mask in masks.items() if mask is not None}
+    return {name: mask for name, mask in zip(_TOKEN_MASKS, masks, strict=True) if mask is not None}
 
 
 def _with_valid(xp: Namespace, tokens: Array, mask: Array | None) -> Array:
@@ -562,7 +561,11 @@ def bilinear(weight: AnyArray, /) -> Similarity:
 
 
 def max_sim(
-    *, query_mask: AnyArray | None = None, document_mask: AnyArray | None = None, normalize: bool = True
+    *,
+    query_mask: AnyArray | None = None,
+    document_mask: AnyArray | None = None,
+    negative_mask: AnyArray | None = None,
+    normalize: bool = True,
 ) -> Similarity:
     r"""Return ColBERT's late-interaction similarity of token embeddings: the best match of each query token, summed.
 
@@ -583,8 +586,10 @@ def max_sim(
         Valid tokens of the queries, the first array of the loss; all by default. Other tokens have no effect. For a
         loss of one array, it applies to both sides.
     document_mask : array of bool, shape (K, U), optional
-        Valid tokens of the documents. With further negatives (of `info_nce` and `two_tower`, with as many tokens
-        each), K counts the positives, then these. Separate negatives per query, (N, M, U, D), cannot be masked.
+        Valid tokens of the documents, the second array.
+    negative_mask : array of bool, shape (M, U) or (N, M, U), optional
+        Valid tokens of the negatives, the third array of `info_nce` and `two_tower`, of shape (M, U, D), or (N, M, U,
+        D) if each query has its own. They have as many tokens as the documents; pad the shorter ones.
     normalize : bool, default: True
         Whether tokens are normalised first, as in ColBERT, so that :math:`q_t^\top d_u` is a cosine.
 
@@ -598,8 +603,8 @@ def max_sim(
     TypeError
         If a mask is not a boolean array.
     ValueError
-        If a mask is not a matrix, or (when called) does not fit the tokens, or the widths of query and document tokens
-        differ.
+        If a mask has the wrong number of axes, or (when called) does not fit the tokens, or the widths of query and
+        document tokens differ.
 
     Notes
     -----
@@ -618,13 +623,22 @@ def max_sim(
     >>> query, document = np.eye(4)[:, None, :], np.stack([np.eye(4), np.eye(4)[::-1]], axis=1)
     >>> round(float(pnce.info_nce(query, document, similarity=pnce.similarities.max_sim(), temperature=0.5)), 6)
     0.820075
+
+    One negative document for each query, whose second token is padding:
+
+    >>> negatives, valid = document[::-1, None], np.asarray([[[True, False]]] * 4)
+    >>> similarity = pnce.similarities.max_sim(negative_mask=valid)
+    >>> round(float(pnce.info_nce(query, document, negatives, similarity=similarity, temperature=0.5)), 6)
+    0.126928
     """
     normalize = check_bool("normalize", normalize)
-    masks = _given_masks(query_mask, document_mask)
-    xp = common_namespace(**masks)[0] if masks else None
-    for name, mask in masks.items():
-        check_mask(xp, name, mask, shape_of(name, mask, "(N, T)" if name == "query_mask" else "(K, U)"))
-    return Similarity(_OfTokens((query_mask, document_mask), normalize), TokenScores(0), wide=True)
+    masks = (query_mask, document_mask, negative_mask)
+    given = _given_masks(masks)
+    xp = common_namespace(**given)[0] if given else None
+    for name, mask in given.items():
+        own = name == "negative_mask" and len(mask.shape) == 3  # noqa: PLR2004  (separate negatives for each query)
+        check_mask(xp, name, mask, shape_of(name, mask, "(N, M, U)" if own else _TOKEN_MASKS[name]))
+    return Similarity(_OfTokens(masks, normalize), TokenScores(0), wide=True)
 
 
 def normalized(similarity: AnySimilarity, /) -> Similarity:

@@ -133,14 +133,16 @@ def test_losses_that_take_tokens() -> None:
     two, three, in_scores = (QUERY, DOCUMENT[:N]), (QUERY, DOCUMENT[:N], DOCUMENT[N:]), pnce.from_scores
     given = (colbert(torch.asarray(QUERY), torch.asarray(DOCUMENT)) * TEMPERATURE).numpy()
     own, log_q, mask = given[:, :N], RNG.normal(size=K), np.eye(N, K, dtype=bool) | (np.arange(K) >= N)
-    bare, every = max_sim(), max_sim(query_mask=QUERY_MASK, document_mask=DOCUMENT_MASK)
-    square = max_sim(query_mask=QUERY_MASK, document_mask=DOCUMENT_MASK[:N])
+    masks = {"query_mask": QUERY_MASK, "document_mask": DOCUMENT_MASK[:N]}
+    further = np.stack([DOCUMENT_MASK[N:]] * N)
+    every, own_every = (max_sim(**masks, negative_mask=x) for x in (DOCUMENT_MASK[N:], further))
+    square = max_sim(**masks)
     info_nce = partial(pnce.info_nce, temperature=0.5)
     two_tower = partial(pnce.two_tower, temperature=0.5, log_q=log_q[:N], negative_log_q=log_q[N:])
     rows: list[tuple[Any, tuple[Any, ...], Any, Any]] = [
         (info_nce, two, square, in_scores.info_nce(own / 0.5)),
         (info_nce, three, every, in_scores.info_nce(given / 0.5, mask=mask)),
-        (info_nce, (*two, np.stack([DOCUMENT[N:]] * N)), bare, info_nce(*three, similarity=bare)),
+        (info_nce, (*two, np.stack([DOCUMENT[N:]] * N)), own_every, info_nce(*three, similarity=every)),
         (partial(pnce.clip, logit_scale=2.0), two, square, in_scores.clip(2.0 * own)),
         (partial(pnce.siglip, logit_scale=2.0, logit_bias=-1.0), two, square, in_scores.logistic(2.0 * own - 1.0)),
         (two_tower, three, every, in_scores.info_nce(given / 0.5 - log_q)),
@@ -150,6 +152,30 @@ def test_losses_that_take_tokens() -> None:
     among, pairing = np.concatenate([QUERY, QUERY[::-1]]), pnce.pairings.labels(np.arange(2 * N) % 3)
     for document_rows in (None, among.copy()):
         assert np.isfinite(of_tokens(among, document_rows, pairing=pairing))
+
+
+@libraries
+@pytest.mark.parametrize("padding", [0.0, 5.0, np.nan, np.inf])
+@pytest.mark.parametrize("own", [False, True])
+def test_padding_of_negatives_has_no_effect(convert: Any, padding: float, *, own: bool) -> None:
+    """The first negative has some valid tokens, the second none."""
+    shape = (N, 2) if own else (2,)
+    negatives = np.random.default_rng(1).normal(size=(*shape, U, D))
+    valid = np.concatenate([np.arange(U) <= np.arange(N)[:, None, None] % U, np.zeros((N, 1, U), dtype=bool)], axis=1)
+    valid = valid if own else valid[2]
+    query, document, first = (torch.asarray(x).requires_grad_() for x in (QUERY, DOCUMENT[:N], negatives[..., 0, :, :]))
+    q, d, n = (functional.normalize(x, dim=-1) for x in (query, document, first))
+    pairs = torch.stack([d, n.expand(N, U, D)], dim=1)
+    of_both = torch.stack([torch.ones(N, U, dtype=torch.bool), torch.asarray(valid[..., 0, :]).expand(N, U)], dim=1)
+    products = torch.einsum("ntd,nmud->nmtu", q, pairs).masked_fill(~of_both[:, :, None, :], -torch.inf)
+    scores = products.amax(dim=-1).sum(dim=-1) / TEMPERATURE
+    loss = functional.cross_entropy(scores, torch.zeros(N, dtype=torch.int64))
+    slopes = [x.numpy() for x in torch.autograd.grad(loss, (query, document, first))]
+    slopes[2] = np.stack([slopes[2], np.zeros_like(slopes[2])], axis=-3)
+
+    padded, similarity = np.where(valid[..., None], negatives, padding), max_sim(negative_mask=convert(valid))
+    ours = partial(pnce.info_nce, similarity=similarity, temperature=TEMPERATURE)
+    assert_same(slopes_of(ours, *(convert(x) for x in (QUERY, DOCUMENT[:N], padded))), (loss.item(), slopes))
 
 
 @blocks
@@ -248,6 +274,7 @@ def info_nce(query: Any = QUERY, document: Any = DOCUMENT[:N], *further: Any, **
     return pnce.info_nce(query, document, *further, similarity=max_sim(**masks))
 
 
+OWN = np.stack([DOCUMENT] * N)
 REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (ValueError, "query", lambda: info_nce(QUERY[:, 0])),
     (ValueError, "query", lambda: pnce.n_tuple(QUERY, DOCUMENT[:N])),
@@ -261,6 +288,13 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (ValueError, "document_mask", lambda: info_nce(document_mask=DOCUMENT_MASK)),
     (ValueError, "document_mask", lambda: max_sim(document_mask=DOCUMENT_MASK[0])),
     (ValueError, "document_mask", lambda: of_tokens(QUERY, None, (None, QUERY_MASK))),
+    (ValueError, "document_mask", lambda: info_nce(QUERY, DOCUMENT[:N], DOCUMENT, document_mask=DOCUMENT_MASK)),
+    (ValueError, "negative_mask", lambda: info_nce(negative_mask=DOCUMENT_MASK)),
+    (ValueError, "negative_mask", lambda: info_nce(QUERY, DOCUMENT[:N], DOCUMENT, negative_mask=DOCUMENT_MASK[:N])),
+    (ValueError, "negative_mask", lambda: info_nce(QUERY, DOCUMENT[:N], OWN, negative_mask=DOCUMENT_MASK)),
+    (ValueError, "negative_mask", lambda: info_nce(QUERY, DOCUMENT[:N], OWN, negative_mask=OWN[:, :, :3, 0] > 0)),
+    (ValueError, "negative_mask", lambda: max_sim(negative_mask=OWN > 0)),
+    (TypeError, "negative_mask", lambda: max_sim(negative_mask=OWN[..., 0])),
     (ValueError, "similarity", lambda: pnce.n_tuple(QUERY[:, 0], DOCUMENT[:N, 0], similarity=max_sim())),
 ]
 

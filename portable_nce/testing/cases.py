@@ -127,7 +127,7 @@ def _call(
         named_similarity: Any = similarity.removeprefix("normalized ")
         keywords["similarity"] = pnce.similarities.normalized(named_similarity)
     elif isinstance(similarity, str) and similarity.startswith("max_sim"):
-        masks = {key: keywords.pop(key, None) for key in ("query_mask", "document_mask")}
+        masks = {key: keywords.pop(key, None) for key in ("query_mask", "document_mask", "negative_mask")}
         keywords["similarity"] = pnce.similarities.max_sim(**masks, normalize=similarity == "max_sim")
     if loss == "contrast":
         _name_axes(keywords)
@@ -286,6 +286,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_mined(rows, features),
         *_margins(rows),
         *_vocabularies(rows, features),
+        *_tokens_of_negatives(rows, features),
     )
     return (*cases, *(_with_temperatures(case) for case in cases if case.name in _BY_ROWS))
 
@@ -487,6 +488,28 @@ def _tokens(rows: int, features: int) -> Iterator[Case]:
         "max_sim of products, masks, sum": {"similarity": "max_sim, dot", **masks},
     }
     yield from _variations("contrast", {"x": query, "y": document}, table | _streamed(table, list(table)), **usual)
+
+
+def _tokens_of_negatives(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20283)
+    query, key = ([draw.vectors(tokens, features) for _ in range(rows)] for tokens in (2, 3))
+    shared, own = ([draw.vectors(3, features) for _ in range(n)] for n in (4, 2 * rows))
+    # The last shared negative, and the second of the second query, have no valid token.
+    valid = [*([j != k for j in range(3)] for k in range(3)), [False] * 3]
+    of_each = [[[(i, k) != (1, 1) and j <= i + k for j in range(3)] for k in range(2)] for i in range(rows)]
+    masks = {
+        "query_mask": [[i != 1 or j == 0 for j in range(2)] for i in range(rows)],
+        "document_mask": [[j != i % 3 for j in range(3)] for i in range(rows)],
+    }
+    by_row: Row = {"negative_keys": [own[2 * i : 2 * i + 2] for i in range(rows)], "negative_mask": of_each}
+    table: Table = {
+        "max_sim, shared negatives, masks": {"negative_keys": shared, "negative_mask": valid, **masks},
+        "max_sim, own negatives, masks": {**by_row, **masks},
+        "max_sim of products, own negatives, masks, sum": {"similarity": "max_sim, dot", **by_row, **masks},
+        "max_sim, own negatives, weights, mask": {**by_row, **draw.weighted(rows, 2)},
+    }
+    usual = {"similarity": "max_sim", "temperature": 0.5}
+    yield from _variations("info_nce", {"query": query, "positive_key": key}, table, **usual)
 
 
 def _from_scores(draw: _Draw, rows: int) -> Iterator[Case]:

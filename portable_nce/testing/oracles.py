@@ -595,12 +595,23 @@ def info_nce(
     positives: Nested = None,
     mask: Nested = None,
     hardness: Number = 0,
+    query_mask: Nested = None,
+    document_mask: Nested = None,
+    negative_mask: Nested = None,
     **options: Any,
 ) -> Nested:
     """InfoNCE with negatives in the batch, shared, or per row."""
-    scale = inverse(temperature)
+    scale, of_tokens = inverse(temperature), isinstance(query[0][0], list)
+    separate = negative_keys is not None and _axes(negative_keys) > _axes(query)
+    if of_tokens:
+        query, positive_key = _with_masks(query, query_mask), _with_masks(positive_key, document_mask)
+    if of_tokens and separate:
+        masks = negative_mask or [None] * len(query)
+        negative_keys = [_with_masks(own, valid) for own, valid in zip(negative_keys, masks, strict=True)]
+    elif of_tokens and negative_keys is not None:
+        negative_keys = _with_masks(negative_keys, negative_mask)
     if negative_keys is not None:
-        further = negative_keys if isinstance(negative_keys[0][0], list) else [negative_keys] * len(query)
+        further = negative_keys if separate else [negative_keys] * len(query)
         columns = [[own, *others] for own, others in zip(positive_key, further, strict=True)]
         positives, mask = [0] * len(query), mask and [[True, *row] for row in mask]
     else:
@@ -997,6 +1008,11 @@ def _with_logs(scores: Matrix, pairs: Pairs, pair_weights: Nested) -> Matrix:
         [s + mp.log(w) if j in negatives else s for j, (s, w) in enumerate(zip(row, own, strict=True))]
         for row, own, (_, negatives) in zip(scores, pair_weights, pairs, strict=True)
     ]
+
+
+def _axes(nested: Nested) -> int:
+    """Count the axes of a nested list."""
+    return 1 + _axes(nested[0]) if isinstance(nested, list) else 0
 
 
 def _with_masks(arrays: list[Matrix], mask: Nested) -> list[tuple[Matrix, Row]]:

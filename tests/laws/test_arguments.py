@@ -777,7 +777,9 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         for name in ("normalized", "resolve", "scaled_columns", "shifted_columns")
     },
     "prepare": ({"columns": Array("KD"), "similarity": choice("cosine", "dot")},),
-    "similarities.max_sim": ({"query_mask": mask("NM"), "document_mask": mask("KM")},),
+    "similarities.max_sim": (
+        {"query_mask": mask("NM"), "document_mask": mask("KM"), "negative_mask": replace(mask("KM"), also=(3,))},
+    ),
     "similarities.Similarity": ({"scores": functional(inner_product)},),
     "pairings.index": ({"positives": Array("N", "i")},),
     "pairings.explicit": ({"positives": Array("NK", "b")},),
