@@ -54,6 +54,7 @@ from .similarities import (
     Similarity,
     is_cosine,
     is_dot,
+    is_of_prepared,
     measured_operands,
     normalized_here,
     number_of_flags,
@@ -298,6 +299,7 @@ def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     parameters = _repeat_for_views(parameters, x.shape[0])
     objective = call.objective if fixed_objective else call.objective(parameters)
     args = args._replace(parameters=parameters, objective=objective)
+    _check_objective(args, hardness)
     per_row = args.per_row_temperature
     if across is not None:
         _check_objective_across(args, fixed_objective=fixed_objective)
@@ -377,6 +379,11 @@ def _check_similarity(chosen: Similarity, args: _Arguments) -> None:
     """Check that the similarity fits the embeddings and the execution."""
     n_rows, n_columns, block_size = args.x.shape[0], args.y.shape[0], args.options.block_size
     same_width(args.options.similarity, args.names[0], args.x, args.names[1], args.y)
+    if args.rows_are_columns and is_of_prepared(chosen):
+        raise ValueError(
+            f"similarity: expected one of embeddings that are not prepared, since {args.names[0]} are rows and columns "
+            f"of this loss, got that of prepare; pass similarity='cosine', or what prepare got"
+        )
     for name, numbers in numbers_of_columns(chosen) if args.pairs.sharded else ():
         if args.partners:
             raise ValueError(f"similarity: expected no {name} of columns with negative_keys= and across=")
@@ -424,6 +431,28 @@ def check_hardness(hardness: Any, objective: AnyObjective) -> float:
     if number and not isinstance(objective, Objective):
         raise ValueError(f"hardness: expected 0 with an objective that is not of the softmax family, got {number}")
     return number
+
+
+def _check_objective(args: _Arguments, hardness: float) -> None:
+    """Refuse a matrix that does not fit the objective, and objectives that are constant without negatives."""
+    objective, pairing, n_rows, n_columns = args.objective, args.pairing, args.x.shape[0], args.y.shape[0]
+    if args.need_transposed_scores and n_rows != n_columns:
+        raise ValueError(
+            f"objective: expected another than relic, which compares rows with columns, for {n_rows} rows and "
+            f"{n_columns} columns, got relic; for further negatives, use portable_nce.relic(keys=...)"
+        )
+    if not pairing.without_negatives:
+        return
+    if hardness:
+        raise ValueError(f"hardness: expected 0 with {pairing}, which has no negatives, got {hardness}")
+    zero = isinstance(objective, HardNegatives)
+    if isinstance(objective, Objective):
+        zero = objective.needs_negative or (objective.of_odds is not None and not objective.spreads)
+    if zero:
+        raise ValueError(
+            f"objective: expected one of the positives alone with {pairing}, which has no negatives, got {objective}, "
+            f"whose loss would be 0; use objectives.info_nce() with multi_positive='each'"
+        )
 
 
 def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
@@ -477,6 +506,12 @@ class _Arguments(NamedTuple):
     def per_row_temperature(self) -> bool:
         """Whether the temperature is an array with one entry per row."""
         return is_per_row(self.parameters.get("temperature"))
+
+    @property
+    def rows_are_columns(self) -> bool:
+        """Whether the rows are among the columns, also of the transposed matrix."""
+        layout = self.layout
+        return len(self.embeddings) == 1 or layout.views > 1 or layout.joined > 1 or layout.opposite is not None
 
     @property
     def need_transposed_scores(self) -> bool:
@@ -973,6 +1008,11 @@ def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int,
         raise ValueError(
             f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; for extra "
             f"negatives, use info_nce(..., negative_keys) or moco"
+        )
+    if pairing.structure.separate_queue and n_columns == n_rows:
+        raise ValueError(
+            f"{column_name}: expected {n_rows} positives and further rows, the queue, got {n_columns} rows, none of "
+            f"them a negative; append the queue, or use another pairing"
         )
     if pairing.one_per_column and n_columns < n_rows:
         raise ValueError(

@@ -12,11 +12,12 @@ from ._core.checks import (
     check_bool,
     check_choice,
     check_floating,
-    check_integers,
+    check_indices,
     check_mask,
     check_number,
     check_shape,
     check_whole_number,
+    indices_of,
     row_weights,
     shape_of,
 )
@@ -327,8 +328,8 @@ def top_k_accuracy(
     similarity : str, Similarity or callable, optional
         How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
     positives : array of int (N,) or of bool (N, K), optional
-        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
-        eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N, or with `key` K = N. Out-of-range indices
+        raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -410,8 +411,8 @@ def recall_at(
     similarity : str, Similarity or callable, optional
         How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
     positives : array of int (N,) or of bool (N, K), optional
-        Positives of each row; the diagonal by default, which requires K ≥ N. Out-of-range indices raise for NumPy and
-        eager PyTorch CPU tensors; elsewhere such a row has no positive.
+        Positives of each row; the diagonal by default, which requires K ≥ N, or with `key` K = N. Out-of-range indices
+        raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs to include; all by default.
     weights : array, shape (N,), optional
@@ -483,9 +484,11 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         shape = (shape_of("scores", x, "(N, D)")[0], shape_of("key", y, "(K, D)")[0])
         same_width(similarity, "scores", x, "key", y)
         pairing = of_positives(xp, positives, shape)
-        if positives is None and shape[0] > shape[1]:
+        if positives is None and shape[0] != shape[1]:
+            paired = f"; if key i belongs to query i, pass positives=arange({shape[0]})" if shape[0] < shape[1] else ""
             raise ValueError(
-                f"key: expected at least as many rows as queries, {shape[0]}, got {shape[1]}; name the positives"
+                f"positives: expected the keys of each query, since {shape[0]} queries and {shape[1]} keys are not "
+                f"pairs, got None{paired}"
             )
         if mask is not None:
             check_mask(xp, "mask", mask, shape)
@@ -568,7 +571,8 @@ def top_k(
     similarity : str, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     exclude : array of int, shape (N,) or (N, M), optional
-        Indices of keys to exclude for each query, such as itself or known ones. Negative indices exclude nothing.
+        Indices of keys to exclude for each query, such as itself or known ones. Negative indices exclude nothing. Too
+        large ones raise for NumPy and eager PyTorch CPU tensors; elsewhere they exclude nothing.
     block_size : int, None or "auto", default: "auto"
         Queries per block; None takes all at once; ``"auto"`` limits blocks to about four million scores, at least 64
         queries.
@@ -613,13 +617,16 @@ def top_k(
     if left_out is not None:
         left_out = xp.expand_dims(left_out, axis=1) if len(left_out.shape) == 1 else left_out
         further = shape_of("exclude", left_out, "(N, M)")[1]
-        check_integers(xp, "exclude", left_out, (n_queries, further))
+        left_out = indices_of(xp, "exclude", left_out, (n_queries, further))
     dtype, source_dtypes, shards = x.dtype, SourceDtypes((x.dtype,), (y.dtype,)), None
     if across is not None:
         shards = agree(across, RankReport(n_queries, n_keys, {"features": width, "keys to exclude": further}), x)
     total = n_keys if shards is None else sum(shards.columns)
     if k > total:
         raise ValueError(f"k: expected at most the number of keys, {total}, got {k}")
+    if left_out is not None:
+        pad = "negative indices exclude nothing"
+        check_indices(xp, "exclude", left_out, total, "the keys", least=-math.inf, remedy=pad)
     # Among k + M keys, at least k are not excluded.
     count = min(k + further, total)
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))

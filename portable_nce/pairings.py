@@ -215,6 +215,7 @@ class Pairing(EqualByContents):
         "rows",
         "rule",
         "structure",
+        "without_negatives",
     )
 
     def __init__(
@@ -244,6 +245,8 @@ class Pairing(EqualByContents):
         self.exchangeable = False
         # Label, in the first arrays of rows and columns, of those that are left out.
         self.ignore_index: int | None = None
+        # Whether all columns are positives, up to those whose weight underflows.
+        self.without_negatives = False
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -830,7 +833,8 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     Returns
     -------
     Pairing
-        The pairing; see `soft` for the effect of the weights.
+        The pairing; see `soft` for the effect of the weights. It has no negatives: objectives that need some, such as
+        FlatNCE, are refused.
 
     Raises
     ------
@@ -870,7 +874,7 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     # Dividing the labels by h, not the squared differences by h², avoids early overflow.
     of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in (rows, *others))
     made = Pairing(_KernelRule(not others), rows=(of_rows,), columns=(of_columns[0] if others else of_rows,))
-    return made._replace(exchangeable=True)
+    return made._replace(exchangeable=True, without_negatives=True)
 
 
 def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: float | None = 0.05) -> Pairing:
@@ -893,6 +897,7 @@ def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: 
     -------
     Pairing
         The pairing; see `soft` for the effect of the weights. Transposed, it has the teacher's softmax over the rows.
+        It has no negatives: objectives that need some, such as FlatNCE, are refused.
 
     Raises
     ------
@@ -919,7 +924,8 @@ def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: 
         temperature = check_number("temperature", temperature, above=0.0)
     (_, of_rows), (_, of_columns) = _unit_embeddings(rows=rows, columns=columns)
     rule = _TeacherRule(temperature, columns is None)
-    return Pairing(rule, rows=of_rows, columns=of_columns)._replace(exchangeable=True)
+    made = Pairing(rule, rows=of_rows, columns=of_columns)
+    return made._replace(exchangeable=True, without_negatives=True)
 
 
 def smoothed(smoothing: float, /) -> Pairing:
@@ -935,7 +941,8 @@ def smoothed(smoothing: float, /) -> Pairing:
     Returns
     -------
     Pairing
-        The pairing; see `soft` for the effect of the weights.
+        The pairing; see `soft` for the effect of the weights. It has no negatives, unless the share is 0: objectives
+        that need some, such as FlatNCE, are refused.
 
     Raises
     ------
@@ -958,7 +965,9 @@ def smoothed(smoothing: float, /) -> Pairing:
     smoothing = check_number("smoothing", smoothing)
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing: expected a number from 0 to less than 1, got {smoothing}")
-    return _DIAGONAL if not smoothing else Pairing(SmoothedRule(smoothing))._replace(exchangeable=True)
+    if not smoothing:
+        return _DIAGONAL
+    return Pairing(SmoothedRule(smoothing))._replace(exchangeable=True, without_negatives=True)
 
 
 def guided(

@@ -34,6 +34,7 @@ from ._core.checks import (
     check_floating,
     check_mask,
     check_shape,
+    entry_at_hand,
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
@@ -299,13 +300,21 @@ def _with_columns(similarity: AnySimilarity, name: str, numbers: AnyArray) -> Si
 
 def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
     """Names and arrays of the factors and offsets of the columns."""
-    result: list[tuple[str, Array]] = []
-    prepare: Any = similarity.prepare
-    while isinstance(prepare, (_Normalized, _OfColumns)):
-        if isinstance(prepare, _OfColumns):
-            result.append((prepare.name, prepare.numbers))
-        prepare = prepare.prepare
-    return tuple(result)
+    layers = _layers(similarity)
+    return tuple((layer.name, layer.numbers) for layer in layers if isinstance(layer, _OfColumns))
+
+
+def is_of_prepared(similarity: Similarity) -> bool:
+    """Whether the columns are expected to be those of `prepare`, and the rows not."""
+    return isinstance(_layers(similarity)[-1], _OfPrepared)
+
+
+def _layers(similarity: Similarity) -> list[Any]:
+    """Preparations around one another, the innermost last."""
+    layers: list[Any] = [similarity.prepare]
+    while isinstance(layers[-1], (_Normalized, _OfColumns)):
+        layers.append(layers[-1].prepare)
+    return layers
 
 
 def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Similarity:
@@ -769,12 +778,25 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
 
 
 class _OfPrepared(Record):
-    """Preparation of rows only, for prepared columns."""
+    """Preparation of rows only, for prepared columns; `unit`: the columns are unit vectors."""
 
     prepare: Prepare
+    unit: bool
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+        # The last column, in a queue the newest, stands for all: the check costs next to nothing.
+        last = (-1,) * (len(y.shape) - 1)
+        square = entry_at_hand(y[(*last, ...)], _square_sum) if self.unit else None
+        if square is not None and square != 0 and abs(square - 1.0) > 0.05:  # noqa: PLR2004  (bfloat16 has 0.01)
+            raise ValueError(
+                f"similarity: expected the columns that prepare returned with it, got a column of length "
+                f"{math.sqrt(square):.3g}; pass those, or similarity='cosine'"
+            )
         return self.prepare(x, y[:1, ...], scale)[0], (y,)
+
+
+def _square_sum(xp: Namespace, x: Array) -> Array:
+    return xp.sum(x * x)
 
 
 def prepare(
@@ -784,7 +806,7 @@ def prepare(
 
     Each call with the cosine similarity normalises all columns and upcasts 16-bit ones, a large part of the time if
     rows are few. For a fixed catalogue, this can be done once. The returned similarity expects all columns to be
-    prepared.
+    prepared, and rows not: losses whose rows are columns too, such as `nt_xent`, refuse it.
 
     Parameters
     ----------
@@ -830,7 +852,7 @@ def prepare(
         )
     wide = upcast(xp, stop_gradient(columns))
     (prepared,) = chosen.prepare(wide[:1, ...], wide, 1.0)[1]
-    return prepared, chosen._replace(prepare=_OfPrepared(chosen.prepare), symmetric=False)
+    return prepared, chosen._replace(prepare=_OfPrepared(chosen.prepare, chosen.unit), symmetric=False)
 
 
 def resolve(similarity: AnySimilarity) -> Similarity:

@@ -45,10 +45,11 @@ def test_of_scores_and_of_embeddings(library: str, k: int) -> None:
         for function in (recall_at, top_k_accuracy):
             wanted = counted(**pairs, k=k, best=function is top_k_accuracy)
             found = function(array(SCORES), k=k, reduction="none", **given)
+            named = {"positives": array(np.arange(N)), **given}
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
             for block_size in ("auto", 4, None):
                 options: Any = {"similarity": "dot", "reduction": "none", "block_size": block_size}
-                of_rows = function(array(QUERY), array(KEY), k=k, **given, **options)
+                of_rows = function(array(QUERY), array(KEY), k=k, **named, **options)
                 np.testing.assert_array_equal(of_rows, found)
 
 
@@ -61,8 +62,9 @@ def test_means_jit_and_cosine(function: Any) -> None:
     found = function(QUERY, KEY, k=3, positives=SEVERAL, similarity="dot", weights=weights)
     np.testing.assert_allclose(found, np.sum(each * weights) / np.sum(weights[rows]), rtol=1e-6)
     unit = [x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9) for x in (QUERY, KEY)]
-    assert function(QUERY, KEY, k=3) == function(*unit, k=3, similarity="dot")
-    traced = jax.jit(lambda x, y: function(x, y, k=3, similarity="dot", block_size=4))
+    assert function(QUERY, KEY[:N], k=3) == function(*(x[:N] for x in unit), k=3, similarity="dot")
+    paired = jnp.arange(N)
+    traced = jax.jit(lambda x, y: function(x, y, k=3, positives=paired, similarity="dot", block_size=4))
     np.testing.assert_allclose(traced(QUERY, KEY), function(SCORES, k=3), rtol=1e-6)
 
 
@@ -77,7 +79,7 @@ def test_nan_is_never_a_hit() -> None:
 def test_the_matrix_is_not_held(function: Any) -> None:
     query, key = (RNG.normal(size=(n, 2)).astype(np.float32) for n in (2000, 20000))
     tracemalloc.start()
-    function(query, key, k=10)
+    function(query, key, k=10, positives=np.arange(2000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * 2000 * 20000 / 2
@@ -86,9 +88,12 @@ def test_the_matrix_is_not_held(function: Any) -> None:
 def test_wrong_calls() -> None:
     with pytest.raises(ValueError, match="key: expected embeddings, got None"):
         recall_at(SCORES, similarity="dot")
-    with pytest.raises(ValueError, match="key: expected at least as many rows as queries, 29, got 13"):
-        recall_at(KEY, QUERY)
+    for function in (recall_at, top_k_accuracy):
+        with pytest.raises(ValueError, match=r"positives: .* 13 queries and 29 keys .*positives=arange\(13\)"):
+            function(QUERY, KEY)
+        with pytest.raises(ValueError, match=r"positives: .*since 29 queries and 13 keys are not pairs, got None"):
+            function(KEY, QUERY)
     with pytest.raises(ValueError, match="key: expected 3 features"):
         top_k_accuracy(QUERY, SCORES.T)
     with pytest.raises(ValueError, match="mask: expected"):
-        top_k_accuracy(QUERY, KEY, mask=MASK.T)
+        top_k_accuracy(QUERY, KEY, positives=INDEX, mask=MASK.T)

@@ -16,7 +16,7 @@ from portable_nce import objectives, pairings
 from portable_nce.pairings import Pairing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from portable_nce.objectives import AnyObjective
 
@@ -66,7 +66,7 @@ of_judged = partial(Pairing, rows=(JUDGED_ROWS,), columns=(JUDGED_COLUMNS,))
 OF_SETS: dict[str, Pairing] = {
     "diagonal": pairings.diagonal(),
     "queue": pairings.queue(),
-    "queue of valid": pairings.queue(np.asarray([True, True, False, True, True, True])),
+    "queue of valid": pairings.queue(np.asarray([True, True, False, True, True, True, True, False, True])),
     "two views": pairings.two_views(),
     "index": pairings.index(np.asarray([3, 0, 5, 5, 1, 2])),
     "labels": pairings.labels(KINDS, FURTHER_KINDS),
@@ -90,6 +90,19 @@ OF_WEIGHTS: dict[str, Pairing] = {
     "smoothed": pairings.smoothed(0.3),
 }
 PAIRINGS = {**OF_SETS, **OF_WEIGHTS}
+NEED_NEGATIVES = ("pooled", "separate", "flat_nce")
+
+
+def together(names: Iterable[str], pairings: Iterable[str]) -> list[tuple[str, str]]:
+    """Give names of objectives and pairings without those that are refused."""
+    return [
+        (name, pairing)
+        for name in names
+        for pairing in pairings
+        if not (name in NEED_NEGATIVES and PAIRINGS[pairing].without_negatives)
+        and not (name == "relic" and "queue" in pairing)  # which has more columns than rows
+    ]
+
 
 blocks = pytest.mark.parametrize("block_size", [None, 4])
 directions = pytest.mark.parametrize("symmetric", [False, True])
@@ -197,16 +210,20 @@ def test_relic() -> None:
 
 @directions
 @blocks
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("name", ["info_nce", "pooled", "separate", "flat_nce", "logistic", "logistic, pairs", "relic"])
+@pytest.mark.parametrize(
+    ("name", "pairing"), together(["info_nce", *NEED_NEGATIVES, "logistic", "logistic, pairs", "relic"], PAIRINGS)
+)
 def test_ones_change_nothing(name: str, pairing: str, block_size: int | None, *, symmetric: bool) -> None:
     plain, options = PAIRINGS[pairing], {"block_size": block_size, "symmetric": symmetric}
-    if name == "relic" and pairing in OF_WEIGHTS:
-        plain = pairings.weighted(plain, ONES)
-    wanted = differentiated(OBJECTIVES[name], plain, **options)
-    once = pairings.weighted(plain, ONES)
-    for weighted in (once, pairings.weighted(once, ONES), once.transposed().transposed()):
-        assert_same(differentiated(OBJECTIVES[name], weighted, **options), wanted)
+    y, ones = V, ONES
+    if "queue" in pairing:  # which has more columns than rows
+        y, ones, options["symmetric"] = Y, np.ones((SIZE, COLUMNS)), False
+    if name in WEIGHTS_OF_BOTH and pairing in OF_WEIGHTS:
+        plain = pairings.weighted(plain, ones)
+    wanted = differentiated(OBJECTIVES[name], plain, U, y, **options)
+    once = pairings.weighted(plain, ones)
+    for weighted in (once, pairings.weighted(once, ones), once.transposed().transposed()):
+        assert_same(differentiated(OBJECTIVES[name], weighted, U, y, **options), wanted)
 
 
 def by_matrices(pairing: str, cosines: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> tuple[Pairing, Any]:
@@ -229,8 +246,13 @@ def by_matrices(pairing: str, cosines: np.ndarray, rows: np.ndarray, columns: np
 
 
 @blocks
-@pytest.mark.parametrize("pairing", ["overlap", "kernel", "teacher", "teacher of cwcl", "guided", "smoothed"])
-@pytest.mark.parametrize("name", ["info_nce", "separate", "flat_nce", "logistic"])
+@pytest.mark.parametrize(
+    ("name", "pairing"),
+    together(
+        ["info_nce", "separate", "flat_nce", "logistic"],
+        ["overlap", "kernel", "teacher", "teacher of cwcl", "guided", "smoothed"],
+    ),
+)
 def test_both_directions_are_those_of_matrices(name: str, pairing: str, block_size: int | None) -> None:
     weighted, cosines = pairings.weighted(PAIRINGS[pairing], WEIGHTS), cosines_of(JUDGED_ROWS, JUDGED_COLUMNS)
     found = differentiated(OBJECTIVES[name], weighted, symmetric=True, block_size=block_size)[0]
@@ -320,6 +342,34 @@ def test_a_rule_knows_the_size_of_the_matrix() -> None:
 
     rows_of(Pairing(rule), X, Y, block_size=2)
     rows_of(Pairing(rule).transposed(), Y, X, block_size=2)
+
+
+@pytest.mark.parametrize("pairing", ["kernel", "own kernel", "teacher", "own teacher", "teacher of cwcl", "smoothed"])
+def test_objectives_that_are_constant_without_negatives_are_refused(pairing: str) -> None:
+    """An objective has a gradient with a pairing that has no negatives, or the message names the remedy."""
+    plain = PAIRINGS[pairing]
+    others = {"hard": objectives.hard_negatives(), "dclw": objectives.dclw(temperature=1.0)}
+    for part in (plain, pairings.weighted(plain, WEIGHTS), plain.transposed()):
+        for name, objective in {**SOFTMAX, **others}.items():
+            if name in {"info_nce", "anchor"}:
+                assert np.any(differentiated(objective, part)[1])
+                continue
+            with pytest.raises(ValueError, match=r"objective: .* no negatives, .*multi_positive='each'"):
+                differentiated(objective, part)
+        with pytest.raises(ValueError, match=r"hardness: expected 0 with <pairing .*, which has no negatives, got 2.0"):
+            pnce.contrast(U, V, objective="info_nce", pairing=part, hardness=2.0)
+
+
+def test_relic_refuses_more_columns_than_rows() -> None:
+    for pairing in (pairings.diagonal(), pairings.queue()):
+        with pytest.raises(ValueError, match=r"objective: .*6 rows and 9 columns.*portable_nce.relic\(keys=...\)"):
+            pnce.contrast(U, Y, objective=objectives.relic(), pairing=pairing)
+
+
+def test_a_queue_without_further_columns_is_refused() -> None:
+    for pairing in (pairings.queue(), pairings.queue(np.ones(SIZE, dtype=bool))):
+        with pytest.raises(ValueError, match="y: expected 6 positives and further rows, the queue, got 6 rows"):
+            pnce.contrast(U, V, objective="info_nce", pairing=pairing)
 
 
 # ------------------------------------------------------------------------------------- transposes, flags, references

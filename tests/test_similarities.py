@@ -20,6 +20,7 @@ from portable_nce import similarities
 from portable_nce._core.namespace import namespace_of
 from portable_nce.similarities import max_sim
 from portable_nce.testing import run_ranks
+from portable_nce.testing.cases import LOSSES, example
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -479,6 +480,44 @@ def test_a_catalogue_in_compiled_and_traced_functions_and_on_ranks() -> None:
         return pnce.info_nce(x[own], catalogue[here], positives=np.arange(N)[own], similarity=similarity, across=ranks)
 
     np.testing.assert_allclose(run_ranks(2, on_a_rank), wanted, rtol=1e-13)
+
+
+OF_EMBEDDINGS = [
+    name
+    for name, loss in LOSSES.items()
+    if loss.similarity is not None and not {"similarity", "bilinear"} & {*loss.options, *loss.keywords}
+]
+OF_EMBEDDINGS = [name for name in OF_EMBEDDINGS if name not in {"angle", "matryoshka", "n_tuple"}]
+WITH_OWN_ROWS = "contrastive nca nt_xent flat_nce dcl dclw hcl soft_nearest_neighbor triplet_from_labels joint_info_nce"
+
+
+@pytest.mark.parametrize("name", OF_EMBEDDINGS)
+def test_prepared_columns_are_those_of_the_loss_or_refused(name: str) -> None:
+    """Where rows are columns too, there are no prepared columns; embeddings that are not prepared are recognised."""
+    case = example(name)
+    arrays = {key: np.asarray(x) for key, x in {**case.arguments, **case.constants}.items()}
+    embeddings = [key for key in LOSSES[name].arguments if arrays[key].ndim > 1 and arrays[key].dtype == float]
+    embeddings = [key for key in embeddings if not key.startswith(("teacher", "guide", "projections"))]
+    embeddings += [key for key in ("keys", "key", "queue") if key in arrays and key not in embeddings]
+    similarity = pnce.prepare(arrays[embeddings[0]])[1]
+    with pytest.raises(ValueError, match="similarity: expected"):
+        case.call(arrays, similarity=similarity)
+
+    whole = {
+        key: pnce.prepare(x.reshape(-1, x.shape[-1]))[0].reshape(x.shape)
+        for key, x in arrays.items()
+        if key in embeddings
+    }
+    columns = {key: x for key, x in whole.items() if key != embeddings[0]}
+    own = name.partition(" ")[0] in {*WITH_OWN_ROWS.split()} or name in {"supcon", "supcon separate", "relic keys"}
+    own = own or name == "nnclr queue, views"
+    for prepared in (whole, columns):
+        if own:
+            with pytest.raises(ValueError, match=r"similarity: .*are rows and columns .*similarity='cosine'"):
+                case.call({**arrays, **prepared}, similarity=similarity)
+            continue
+        found, wanted = case.call({**arrays, **prepared}, similarity=similarity), case.call(arrays, similarity="cosine")
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 @pytest.mark.parametrize("similarity", ["neg_euclidean", similarities.scaled_columns("dot", np.ones(K))])

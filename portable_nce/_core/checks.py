@@ -154,18 +154,26 @@ def indices_of(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> Ar
     return xp.astype(x, xp.arange(1, device=device_of(x)).dtype)
 
 
-def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) -> bool:
-    """`x` must hold indices from 0 to `count` - 1; return whether its entries could be read and checked."""
+def check_indices(
+    xp: Namespace,
+    name: str,
+    x: Array,
+    count: int,
+    of_what: str,
+    *,
+    least: float = 0,
+    remedy: str = "leave rows out by weights or a mask",
+) -> bool:
+    """`x` must hold indices from `least` to `count` - 1; return whether its entries could be read and checked."""
     adapter = adapter_of(x)
     flat = xp.reshape(x, (-1,))
     for extreme in (xp.min(flat), xp.max(flat)):
         number = adapter.concrete_value(extreme)
         if number is None:
             return False
-        if not 0 <= number < count:
+        if not least <= number < count:
             raise ValueError(
-                f"{name}: expected indices from 0 to {count - 1}, of {of_what}, got {int(number)}; leave rows out by "
-                f"weights or a mask"
+                f"{name}: expected indices from 0 to {count - 1}, of {of_what}, got {int(number)}; {remedy}"
             )
     return True
 

@@ -60,9 +60,12 @@ def two_tower(
     negative_ids : array of int, shape (M,), optional
         Ids of the further candidates; needed with `ids` and `negative_candidates`.
     log_q : array, shape (N,), optional
-        Logarithm of the sampling probability of each candidate; only differences matter. None applies no correction.
+        Natural logarithm of the probability that the batch contains each candidate; take ``.log()`` of probabilities
+        or counts. A constant added to all has no effect, so the probabilities need not be normalised. None applies no
+        correction.
     negative_log_q : array, shape (M,), optional
-        Logarithm of the sampling probability of each further candidate; needed with `log_q` and `negative_candidates`.
+        Logarithm of the sampling probability of each further candidate, up to the same constant; needed with `log_q`
+        and `negative_candidates`.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, shared or one per row; differentiable if an array.
     similarity : {"dot", "cosine", "neg_sq_euclidean", ...}, Similarity or callable, default: "dot"
@@ -104,7 +107,8 @@ def two_tower(
 
     Examples
     --------
-    PyTorch, with the ids of the items and the probabilities with which the batch draws them:
+    PyTorch, with the ids of the items and the logarithms of the probabilities with which the batch draws them. Counts
+    in place of probabilities give the same loss, since a constant does not matter:
 
     >>> import torch
     >>> import portable_nce as pnce
