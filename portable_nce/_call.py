@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, get_args
 
+from . import pairings
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_block_size,
@@ -164,7 +165,10 @@ def contrast(
     array(1.99249...)
     """
     if isinstance(pairing, str):
-        check_choice("pairing", pairing, get_args(PairingName))
+        names = get_args(PairingName)
+        if pairing in pairings.__all__ and pairing not in names:
+            raise ValueError(f"pairing: expected one of {names}, got {pairing!r}; pass pairings.{pairing}(...)")
+        check_choice("pairing", pairing, names)
         pairing = diagonal() if pairing == "diagonal" else two_views()
     elif not isinstance(pairing, Pairing):
         check_called("pairing", pairing, "pairings")
@@ -225,6 +229,8 @@ class Layout(NamedTuple):
         Rows and columns of RELIC's second distribution, if it does not use the transposed scores.
     agreed_on : dict, optional
         Values besides the arguments of the loss that must be equal on all ranks.
+    remedy : str
+        What to do about more columns than rows, for the message.
     """
 
     paired: bool = False
@@ -233,6 +239,7 @@ class Layout(NamedTuple):
     views: int = 1
     opposite: tuple[Embedding, Embedding] | None = None
     agreed_on: dict[str, Any] | None = None
+    remedy: str = ""
 
 
 ANY = Layout()
@@ -544,7 +551,7 @@ def _check(call: Call, options: Options) -> _Arguments:
         adapter_of(z).check(z)
     shape_of(names[0], x, "(N, D)")
     if layout.paired:
-        check_rows(names[1], y, x)
+        check_rows(names[1], y, x, layout.remedy)
     shape_of(names[1], y, "(K, D)")
     inputs, dtype, pairs = [*entered.embeddings.values()], entered.dtype, _PairChecks()
     args = _Arguments(
@@ -942,9 +949,10 @@ def add(parts: Sequence[Array], dtype: Any, reduction: ReductionName, *, divide_
 def same_width(similarity: object, row_name: str, x: Array, column_name: str, y: Array) -> None:
     """Check that embeddings for a named similarity have the same width; other similarities check themselves."""
     if isinstance(similarity, str) and x.shape[-1] != y.shape[-1]:
+        remedy = "project one of them, or use similarity=bilinear(weight)"
+        remedy = f"pass {column_name}.T" if tuple(y.shape[:-1]) == (x.shape[-1],) else remedy
         raise ValueError(
-            f"{column_name}: expected {x.shape[-1]} features as in {row_name}, got shape {tuple(y.shape)}; project one "
-            f"of them, or use similarity=bilinear(weight)"
+            f"{column_name}: expected {x.shape[-1]} features as in {row_name}, got shape {tuple(y.shape)}; {remedy}"
         )
 
 

@@ -1311,6 +1311,7 @@ def log_n_ceiling(
 ) -> ArrayT: ...
 @overload
 def log_n_ceiling(scores: SupportsIndex, /, *, positives: None = None, mask: None = None) -> float: ...
+@explained
 def log_n_ceiling(
     scores: ArrayOf[Any] | SupportsIndex, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
 ) -> Any:

@@ -44,6 +44,7 @@ from ._core.checks import (
     check_mask,
     check_number,
     check_shape,
+    explained,
     indices_of,
     row_weights,
     shape_of,
@@ -78,6 +79,7 @@ __all__ = [
 ]
 
 
+@explained
 def local_nce(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -149,6 +151,7 @@ def local_nce(
     )
 
 
+@explained
 def negative_sampling(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -206,6 +209,7 @@ def negative_sampling(
     return checked.binary(checked.data, checked.noise)
 
 
+@explained
 def ranking_nce(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -298,6 +302,7 @@ def ranking_nce(
     return checked.ranking(checked.data - checked.data_q, checked.noise - checked.noise_q)
 
 
+@explained
 def info_nce_anchor(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -376,6 +381,7 @@ def info_nce_anchor(
     return checked.reduced(pairs.of_counted(info_nce_anchor_losses(pairs, nu)), pairs.counted)
 
 
+@explained
 def nre_a(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -441,6 +447,7 @@ def nre_a(
     return checked.reduced(0.5 * softplus(xp, -checked.data) + 0.5 * noise_mean, counted)
 
 
+@explained
 def nre_b(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -504,6 +511,7 @@ def nre_b(
     return checked.ranking(checked.data, checked.noise)
 
 
+@explained
 def nre_c(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -585,6 +593,7 @@ def nre_c(
     return checked.reduced(pairs.of_counted(losses), pairs.counted)
 
 
+@explained
 def balance_penalty(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -645,6 +654,7 @@ def balance_penalty(
     return finish(xp, excess * excess, checked.dtype, "mean")
 
 
+@explained
 def log_partition(
     noise_scores: ArrayOf[ArrayT], noise_log_q: float | AnyArray, /, *, mask: AnyArray | None = None
 ) -> ArrayT:
@@ -692,6 +702,7 @@ def log_partition(
     return finish(checked.xp, checked.log_mean(checked.log_sum()), checked.dtype, "none")
 
 
+@explained
 def sampled_softmax(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -784,6 +795,7 @@ def sampled_softmax(
     return checked.reduced(xp.where(behind, behind_loss, ahead_loss) - xp.log(checked.number() + 1.0))
 
 
+@explained
 def full_softmax(
     scores: ArrayOf[ArrayT],
     targets: AnyArray,
@@ -842,6 +854,7 @@ def full_softmax(
     return info_nce(scores, positives=targets, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> ArrayT:
     r"""Return the log-probabilities implied by ranking or InfoNCE scores without correction.
 
@@ -905,6 +918,7 @@ class SelfNormalization(NamedTuple):
     effective_sample_size: Array
 
 
+@explained
 def self_normalization(
     scores: AnyArray, /, log_q: float | AnyArray | None = None, *, mask: AnyArray | None = None
 ) -> SelfNormalization:

@@ -17,6 +17,7 @@ from ._core.checks import (
     check_number,
     check_shape,
     check_whole_number,
+    explained,
     indices_of,
     row_weights,
     shape_of,
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 
+@explained
 def effective_sample_size(
     scores: ArrayOf[ArrayT],
     /,
@@ -109,7 +111,7 @@ def effective_sample_size(
     """
     check_choice("reduction", reduction, REDUCTIONS)
     normalized = check_bool("normalized", normalized)
-    xp, matrix, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+    xp, matrix, pairing, mask, weights = enter_scores(scores, positives, mask, weights, weighted=False)
     dtype = matrix.dtype
     matrix = upcast(xp, matrix)
     weights = row_weights(xp, weights, matrix.shape[0], matrix)
@@ -124,6 +126,7 @@ def effective_sample_size(
     return finish(xp, Reduction(reduction, weights).of_values(size, counted), dtype, reduction)
 
 
+@explained
 def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the distance of the InfoNCE bound to its ceiling.
 
@@ -170,6 +173,7 @@ def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     return pairs.finish(pairs.row_mean(softplus(pairs.xp, pairs.log_odds())))
 
 
+@explained
 def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights: AnyArray | None = None) -> ArrayT:
     r"""Return the mean power of the distances of positive pairs on the unit sphere.
 
@@ -226,6 +230,7 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     return finish(xp, Reduction("mean", row_weights(xp, weights, rows, x)).of_values(values, counted), dtype, "mean")
 
 
+@explained
 def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize = "auto") -> ArrayT:
     r"""Return the uniformity of embeddings on the unit sphere.
 
@@ -297,6 +302,7 @@ def _others_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.i != tile.i, tile.i != tile.j
 
 
+@explained
 @takes_tokens
 def top_k_accuracy(
     scores: ArrayOf[ArrayT],
@@ -379,6 +385,7 @@ def top_k_accuracy(
     return _of_rows(scores, key, k, _is_ahead, options)
 
 
+@explained
 @takes_tokens
 def recall_at(
     scores: ArrayOf[ArrayT],
@@ -472,7 +479,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
     if key is None:
         if similarity is not None:
             raise ValueError("key: expected embeddings, got None; scores come without a similarity, queries with keys")
-        xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+        xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights, weighted=False)
         x = stop_gradient(upcast(xp, scores))
         values, counted = measure(x, Members(*matrix_of_scores(x, pairing, mask).sets()), k)
     else:
@@ -480,10 +487,15 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         xp, (x, y, positives, mask, weights) = common_namespace(
             scores=scores, key=key, positives=positives, mask=mask, weights=weights
         )
+        if len(y.shape) == 1 and xp.isdtype(y.dtype, "integral"):
+            raise TypeError(
+                f"key: expected embeddings (K, D), got {y.dtype} of shape {tuple(y.shape)}; for scores and the columns "
+                f"of the positives, pass positives=..."
+            )
         check_floating(xp, scores=x, key=y)
         shape = (shape_of("scores", x, "(N, D)")[0], shape_of("key", y, "(K, D)")[0])
         same_width(similarity, "scores", x, "key", y)
-        pairing = of_positives(xp, positives, shape)
+        pairing = of_positives(xp, positives, shape, weighted=False)
         if positives is None and shape[0] != shape[1]:
             paired = f"; if key i belongs to query i, pass positives=arange({shape[0]})" if shape[0] < shape[1] else ""
             raise ValueError(

@@ -971,11 +971,18 @@ def check_square(scores: Array, remedy: str = "") -> None:
 def _check_columns(positives: Array | None) -> None:
     if positives is not None:
         xp, (positives,) = common_namespace(positives=positives)
-        check_integers(xp, "positives", positives, shape_of("positives", positives, "(K)"))
+        got = tuple(positives.shape)
+        if len(got) > 1:
+            raise ValueError(
+                f"positives: expected integers (N,), the column of the positive of each row, got {positives.dtype} of "
+                f"shape {got}; if each row has one, pass positives.argmax(axis=1)"
+            )
+        check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
 
 
 def _loss(scores: Array, objective: objectives.AnyObjective, reduction: ReductionName, **given: Array | None) -> Array:
-    _, scores, pairing, mask, weights = enter_scores(scores, **given)
+    weighted = isinstance(objective, objectives.Objective)
+    _, scores, pairing, mask, weights = enter_scores(scores, **given, weighted=weighted)
     return contrast_scores(scores, objective, pairing, Reduction(reduction, weights), mask=mask)
 
 
@@ -989,15 +996,18 @@ def enter_parameter(scores: Array, **parameter: Any) -> tuple[Namespace, Array, 
 
 
 def enter_scores(
-    scores: Array, positives: Array | None, mask: Array | None, weights: Array | None
+    scores: Array, positives: Array | None, mask: Array | None, weights: Array | None, *, weighted: bool = True
 ) -> tuple[Namespace, Array, Pairing, Array | None, Array | None]:
-    """Check the arguments of a function of a score matrix, and resolve `positives` to a pairing."""
+    """Check the arguments of a function of a score matrix, and resolve `positives` to a pairing.
+
+    `weighted`: positives may be weights.
+    """
     xp, (scores, positives, mask, weights) = common_namespace(
         scores=scores, positives=positives, mask=mask, weights=weights
     )
     check_floating(xp, scores=scores)
     shape = shape_of("scores", scores, "(N, K)")
-    pairing = of_positives(xp, positives, shape)
+    pairing = of_positives(xp, positives, shape, weighted=weighted)
     if positives is None and shape[0] > shape[1]:
         raise ValueError(
             f"scores: expected a K × N matrix of scores, for example critic(x, y), with at least as many columns as "

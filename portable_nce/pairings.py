@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
     as_integer,
+    cast_hint,
     check_bool,
     check_callable,
     check_choice,
@@ -22,6 +23,7 @@ from ._core.checks import (
     check_mask,
     check_number,
     check_shape,
+    explained,
     indices_of,
     is_floating,
     is_half,
@@ -383,6 +385,7 @@ def _check_members(members: Array, shape: tuple[int, int]) -> None:
         raise ValueError(f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}")
 
 
+@explained
 def diagonal() -> Pairing:
     """Row i is positive with column i; every other column is its negative.
 
@@ -404,6 +407,7 @@ def diagonal() -> Pairing:
     return _DIAGONAL
 
 
+@explained
 def queue(valid: AnyArray | None = None) -> Pairing:
     """Row i is positive with column i; the columns beyond the rows are negatives of all rows.
 
@@ -441,6 +445,7 @@ def queue(valid: AnyArray | None = None) -> Pairing:
     return _QUEUE._replace(rule=_VALID_QUEUE, columns=(valid,))
 
 
+@explained
 def two_views() -> Pairing:
     """Rows are two stacked views of a batch: i is positive with i + N/2; its pair with itself is excluded.
 
@@ -465,6 +470,7 @@ def several_views(number: int) -> Pairing:
     return Pairing(_Views(number))._replace(structure=Structure(number, own=True))
 
 
+@explained
 def index(positives: AnyArray, /) -> Pairing:
     """Row i is positive with column ``positives[i]``; every other column is its negative.
 
@@ -500,6 +506,7 @@ def index(positives: AnyArray, /) -> Pairing:
     return Pairing(_index_rule, rows=(positives,), one_per_row=True)._replace(structure=Structure(by_index=True))
 
 
+@explained
 def labels(rows: AnyArray, /, columns: AnyArray | None = None, *, ignore_index: int | None = None) -> Pairing:
     """Equal labels are positives, different labels negatives.
 
@@ -583,25 +590,28 @@ def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
     return pairing._replace(rule=_WithNegatives(pairing.rule), columns=valid, one_per_column=False, extra_columns=True)
 
 
-def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -> Pairing:
-    """Pairing of a `positives` argument, for a score matrix of the given shape."""
+def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...], *, weighted: bool = True) -> Pairing:
+    """Pairing of a `positives` argument, for a score matrix of the given shape; `weighted`: with weights as well."""
     if positives is None:
         return diagonal()
     if xp.isdtype(positives.dtype, "bool"):
         check_mask(xp, "positives", positives, shape)
         return explicit(positives)
-    weights = is_floating(xp, positives.dtype) and len(positives.shape) > 1
-    if weights:
+    if weighted and is_floating(xp, positives.dtype) and len(positives.shape) > 1:
         check_shape("positives", positives, shape)
         return soft(positives)
     if not xp.isdtype(positives.dtype, "integral"):
         got = f"{positives.dtype} of shape {tuple(positives.shape)}"
-        raise TypeError(f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {got}")
+        wanted = "integers (N,), booleans (N, K) or weights (N, K)" if weighted else "integers (N,) or booleans (N, K)"
+        matrix = len(positives.shape) > 1
+        remedy = "compare, as in positives > 0" if matrix else f"convert it with {cast_hint(positives)}"
+        raise TypeError(f"positives: expected {wanted}, got dtype {got}; {remedy}")
     positives = indices_of(xp, "positives", positives, shape[:1])
     check_indices(xp, "positives", positives, shape[1], "columns")
     return index(positives)
 
 
+@explained
 def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     """Row i is positive with column i; other columns with the same id are excluded.
 
@@ -640,6 +650,7 @@ def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     return made._replace(structure=Structure(ids=True), exchangeable=True)
 
 
+@explained
 def explicit(positives: AnyArray, /) -> Pairing:
     """Positives are where a boolean matrix is True, negatives where it is False.
 
@@ -674,6 +685,7 @@ def explicit(positives: AnyArray, /) -> Pairing:
     return Pairing(_explicit_rule, pairs=(positives,))
 
 
+@explained
 def soft(targets: ArrayOf[Any], /) -> Pairing:
     r"""Positives have weights: the target distribution of each row over the columns.
 
@@ -722,6 +734,7 @@ def soft(targets: ArrayOf[Any], /) -> Pairing:
     return Pairing(_soft_rule, pairs=(stop_gradient(targets),))
 
 
+@explained
 def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     r"""Add a weight to each pair of a pairing.
 
@@ -771,6 +784,7 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     return pairing._replace(rule=_WeightedRule(pairing.rule), pairs=pairs, **_UNSTRUCTURED)
 
 
+@explained
 def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     r"""Rows and columns with common labels are positives, weighted by the Jaccard index of their labels.
 
@@ -813,6 +827,7 @@ def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     return Pairing(rule, rows=(rows,), columns=(columns,))._replace(exchangeable=True)
 
 
+@explained
 def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: float) -> Pairing:
     r"""All columns are positives, weighted by a Gaussian kernel of the distance between continuous labels y.
 
@@ -863,6 +878,12 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     check_floating(xp, **given)
     (rows, *others) = given.values()
     features = tuple(rows.shape[1:]) if len(rows.shape) == 2 else ()  # noqa: PLR2004  (vectors)
+    if len(rows.shape) > 2:  # noqa: PLR2004
+        got = tuple(rows.shape)
+        raise ValueError(
+            f"rows: expected shape (N,) or (N, C), got {got}; pass one vector of labels for each row, as in "
+            f"rows.reshape(({got[0]}, -1))"
+        )
     shape_of("rows", rows, "(N, C)" if features else "(N)")
     for x in others:
         if len(x.shape) != len(rows.shape):
@@ -877,6 +898,7 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     return made._replace(exchangeable=True, without_negatives=True)
 
 
+@explained
 def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: float | None = 0.05) -> Pairing:
     r"""All columns are positives, weighted by cosine similarities c of a teacher's embeddings.
 
@@ -928,6 +950,7 @@ def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: 
     return made._replace(exchangeable=True, without_negatives=True)
 
 
+@explained
 def smoothed(smoothing: float, /) -> Pairing:
     r"""Label smoothing: row i is positive with column i; a share of the weight is spread over all columns.
 
@@ -970,6 +993,7 @@ def smoothed(smoothing: float, /) -> Pairing:
     return Pairing(SmoothedRule(smoothing))._replace(exchangeable=True, without_negatives=True)
 
 
+@explained
 def guided(
     rows: AnyArray, columns: AnyArray, /, *, margin: float = 0.0, strategy: MarginStrategy = "absolute"
 ) -> Pairing:

@@ -35,6 +35,7 @@ from ._core.checks import (
     check_mask,
     check_shape,
     entry_at_hand,
+    explained,
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
@@ -504,6 +505,9 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
     def flattening(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
         similarity: Any = options.get("similarity")
         if not isinstance(similarity, Similarity) or not isinstance(similarity.prepare, _OfTokens):
+            second = args[1] if len(args) > 1 else options.get(names[1])
+            if args and getattr(args[0], "ndim", 0) == getattr(second, "ndim", 0) == 3:  # noqa: PLR2004  (tokens)
+                _refuse_tokens(names[0], args[0], similarity)
             return loss(*args, **options)
         given: dict[str, Any] = {**options, **dict(zip(names, args, strict=False))}
         named = {name: x for name in names if is_array(x := given.get(name)) and not is_number(x)}
@@ -515,6 +519,15 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
     return flattening
 
 
+def _refuse_tokens(name: str, x: Any, similarity: Any) -> None:
+    """Raise an error for arrays of tokens, with the remedy for named similarities or for functions."""
+    n_rows, tokens, features = x.shape
+    remedy = f"pass similarity=similarities.max_sim(), or merge the leading axes by {name}.reshape((-1, {features}))"
+    if callable(similarity) or isinstance(similarity, Similarity):
+        remedy = f"flatten each row by {name}.reshape(({n_rows}, {tokens * features})), which the similarity can undo"
+    raise ValueError(f"{name}: expected shape (N, D), got {tuple(x.shape)}; for tokens, {remedy}")
+
+
 class _CriticScores(_Around):
     """Scores of a user's critic, checked."""
 
@@ -523,12 +536,16 @@ class _CriticScores(_Around):
         expected = (*rows[0].shape[:-1], columns[0].shape[-2])
         if not is_array(scores) or tuple(scores.shape) != expected:
             got = f"shape {tuple(scores.shape)}" if is_array(scores) else type(scores).__name__
-            raise ValueError(f"similarity: expected a function that returns scores of shape {expected}, got {got}")
+            raise ValueError(
+                f"similarity: expected a function that returns scores of shape {expected}, got {got}; compare each row "
+                f"with each column, as x @ y.T does"
+            )
         xp, (_, scale, scores) = common_namespace(embeddings=rows[0], scale=rows[1], similarity=scores)
         check_floating(xp, similarity=scores)
         return upcast(xp, scores) * scale
 
 
+@explained
 def bilinear(weight: AnyArray, /) -> Similarity:
     r"""Return the bilinear similarity :math:`x^\top W y / \tau`.
 
@@ -569,6 +586,7 @@ def bilinear(weight: AnyArray, /) -> Similarity:
     return Similarity(_Bilinear(weight), inner_product=True)._replace(embedded=(False, True))
 
 
+@explained
 def max_sim(
     *,
     query_mask: AnyArray | None = None,
@@ -650,6 +668,7 @@ def max_sim(
     return Similarity(_OfTokens(masks, normalize), TokenScores(0), wide=True)
 
 
+@explained
 def normalized(similarity: AnySimilarity, /) -> Similarity:
     r"""Return a similarity of embeddings scaled to unit length.
 
@@ -691,6 +710,7 @@ def normalized(similarity: AnySimilarity, /) -> Similarity:
     return inner._replace(prepare=_Normalized(inner.prepare), unit=inner.unit or inner.prepare is _dot)
 
 
+@explained
 def scaled_columns(similarity: AnySimilarity, factors: AnyArray, /) -> Similarity:
     r"""Return a similarity whose scores are multiplied by a factor per column.
 
@@ -729,6 +749,7 @@ def scaled_columns(similarity: AnySimilarity, factors: AnyArray, /) -> Similarit
     return _with_columns(similarity, "factors", factors)
 
 
+@explained
 def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similarity:
     r"""Return a similarity with an offset per column added to its scores.
 
@@ -799,6 +820,7 @@ def _square_sum(xp: Namespace, x: Array) -> Array:
     return xp.sum(x * x)
 
 
+@explained
 def prepare(
     columns: ArrayOf[ArrayT], /, *, similarity: Literal["cosine", "dot"] | Similarity = "cosine"
 ) -> tuple[ArrayT, Similarity]:

@@ -21,7 +21,20 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     """`value` must be one of the strings `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
-        raise ValueError(f"{name}: expected one of {choices}, got {value!r}{nearest(value, allowed)}")
+        near = nearest(value, allowed) if value is None or isinstance(value, str) else ""
+        raise ValueError(f"{name}: expected one of {choices}, got {shown(value)}{near}")
+
+
+def shown(value: object) -> str:
+    """Text of a value for messages; of arrays and other objects, which may be long, the type."""
+    return repr(value) if value is None or isinstance(value, (str, int, float)) else type(value).__name__
+
+
+def if_traced(name: str, value: object) -> str:
+    """Remedy for an option that a compiled function has as an argument; empty for others."""
+    if "Tracer" not in type(value).__name__:
+        return ""
+    return f"; in a compiled function, options are static: compile it with static_argnames=({name!r},)"
 
 
 def nearest(value: object, allowed: Collection[str]) -> str:
@@ -35,7 +48,7 @@ def nearest(value: object, allowed: Collection[str]) -> str:
 def check_precision(value: object) -> None:
     """`precision` must be None or one of its names."""
     if value is not None and (not isinstance(value, str) or value not in get_args(Precision)):
-        raise ValueError(f"precision: expected None, 'high' or 'highest', got {value!r}")
+        raise ValueError(f"precision: expected None, 'high' or 'highest', got {shown(value)}")
 
 
 def check_bool(name: str, value: object) -> bool:
@@ -44,7 +57,7 @@ def check_bool(name: str, value: object) -> bool:
         return value
     if "bool" in type(value).__name__ and any(base.__name__ == "generic" for base in type(value).__mro__):
         return bool(value)  # a NumPy scalar
-    raise TypeError(f"{name}: expected True or False, got {value!r}")
+    raise TypeError(f"{name}: expected True or False, got {shown(value)}{if_traced(name, value)}")
 
 
 def as_integer(value: Any) -> int | None:
@@ -60,7 +73,7 @@ def check_whole_number(name: str, value: Any, *, least: int = 1) -> int:
     """Return `value`, which must be an integer scalar of any library, and not less than `least`."""
     number = as_integer(value)
     if number is None:
-        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}{if_traced(name, value)}")
     if number < least:
         raise ValueError(f"{name}: expected at least {least}, got {number}")
     return number
@@ -77,6 +90,8 @@ def check_called(name: str, value: Any, room: str) -> None:
     title, ours = getattr(value, "__name__", ""), f"{__name__.rpartition('._core')[0]}.{room}"
     if isinstance(value, FunctionType) and str(value.__module__).startswith(ours):
         raise TypeError(f"{name}: expected what {room}.{title}(...) returns, got {title} itself; call it")
+    if isinstance(value, FunctionType) and str(value.__module__).startswith(ours.removesuffix(room)):
+        raise TypeError(f"{name}: expected a name or what portable_nce.{room} returns, got the function {title}")
     if isinstance(value, (type, ModuleType)):
         kind = "class" if isinstance(value, type) else "module"
         raise TypeError(
@@ -105,14 +120,16 @@ def cast_hint(x: Array) -> str:
 def check_floating(xp: Namespace, **arrays: Array) -> None:
     """The arrays must have one real floating-point dtype; 16-bit ones and float32 may be mixed."""
     first_name, first = next(iter(arrays.items()))
-    for name, x in arrays.items():
+    for place, (name, x) in enumerate(arrays.items()):
         if x.dtype == first.dtype and (x.dtype == xp.float32 or is_floating(xp, x.dtype)):
             continue
         if not is_floating(xp, x.dtype):
-            are_targets = x is not first and len(x.shape) == 1 and xp.isdtype(x.dtype, "integral")
+            are_targets = place == 1 and len(x.shape) == 1 and xp.isdtype(x.dtype, "integral")
             remedy = f"convert it with {cast_hint(x)}"
             if are_targets:
-                remedy = "for scores and the columns of the positives, use portable_nce.from_scores"
+                remedy = (
+                    "for labels, use supcon; for scores and the columns of the positives, use portable_nce.from_scores"
+                )
             raise TypeError(f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; {remedy}")
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
             raise TypeError(
@@ -138,8 +155,15 @@ def check_mask(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> No
 
 def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
     """`x` must be an integer array of the given shape."""
+    got, one_each = tuple(x.shape), len(shape) == 1
+    if one_each and len(got) == 2 and got[:1] == shape:  # noqa: PLR2004  (a matrix)
+        remedy = f"{name}[:, 0]" if got[1] == 1 else f"{name}.argmax(axis=1), if it is one-hot"
+        error = ValueError if xp.isdtype(x.dtype, "integral") else TypeError
+        raise error(f"{name}: expected integers of shape {shape}, got {x.dtype} of shape {got}; pass {remedy}")
     if not xp.isdtype(x.dtype, "integral"):
-        raise TypeError(f"{name}: expected an integer dtype, got {x.dtype}; convert it with {cast_hint(x)}")
+        converted = xp.isdtype(x.dtype, ("numeric", "bool"))
+        remedy = f"convert it with {cast_hint(x)}" if converted else "number the values"
+        raise TypeError(f"{name}: expected an integer dtype, got {x.dtype}; {remedy}")
     check_shape(name, x, shape)
 
 
@@ -178,19 +202,20 @@ def check_indices(
     return True
 
 
-def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
+def check_shape(name: str, x: Array, shape: tuple[int, ...], remedy: str = "") -> None:
     """`x` must have the given shape."""
     got = tuple(x.shape)
     if got != shape:
-        remedy = f"; pass {name}.T" if len(got) == 2 and got == shape[::-1] else ""  # noqa: PLR2004  (a matrix)
-        raise ValueError(f"{name}: expected shape {shape}, got {got}{remedy}")
+        remedy = f"pass {name}.T" if len(got) == 2 and got == shape[::-1] else remedy  # noqa: PLR2004  (a matrix)
+        raise ValueError(f"{name}: expected shape {shape}, got {got}{remedy and f'; {remedy}'}")
 
 
-def check_rows(name: str, x: Array, first: Array) -> None:
-    """`x` must have as many rows as `first`; the width may differ."""
+def check_rows(name: str, x: Array, first: Array, remedy: str = "") -> None:
+    """`x` must have as many rows as `first`; the width may differ. `remedy` is for more rows."""
     if x.shape[:1] != first.shape[:1]:  # only then: torch.compile would add a guard that compares rows and width
-        transposed = tuple(x.shape) == tuple(first.shape)[::-1]
-        check_shape(name, x, tuple(first.shape) if transposed else (first.shape[0], *x.shape[1:]))
+        transposed, more = tuple(x.shape) == tuple(first.shape)[::-1], x.shape[0] > first.shape[0]
+        wanted = tuple(first.shape) if transposed else (first.shape[0], *x.shape[1:])
+        check_shape(name, x, wanted, remedy if more and not transposed else "")
 
 
 def check_width(name: str, x: Array, width: int) -> None:
@@ -213,8 +238,10 @@ def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool = False) -> t
         if axes == "(N, D)" and len(shape) == 1:
             is_labels = namespace_of(x).isdtype(x.dtype, ("integral", "bool"))
             remedy = "; labels come after embeddings" if is_labels else "; one row has nothing to be compared with"
-        elif axes == "(N, D)" and len(shape) > 2:  # noqa: PLR2004  (a matrix)
+        elif axes == "(N, D)" and len(shape) == 3:  # noqa: PLR2004  (views or tokens)
             remedy = f"; merge the leading axes, as in {name}.reshape((-1, {shape[-1]})), also those of labels"
+        elif axes == "(N, D)":
+            remedy = "; pass one vector for each sample, such as the output of an encoder"
         raise ValueError(f"{name}: expected shape {axes}, got {shape}{remedy}")
     if 0 in (shape[1:] if may_be_empty else shape):
         raise ValueError(f"{name}: expected at least one entry along every axis of {axes}, got shape {shape}")
@@ -229,7 +256,7 @@ SINGLE = (2.0**-126, (2.0 - 2.0**-23) * 2.0**127)
 def check_number(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = _DOUBLE) -> float:
     """Return `value`, which must be a finite number greater than `above`, and within the limits of a dtype."""
     if not is_number(value):
-        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}{if_traced(name, value)}")
     value = value if isinstance(value, (int, float)) else float(value)
     low, high = limits if above == 0 else (-limits[1], limits[1])
     if not (above < value and low <= value <= high):
@@ -359,7 +386,8 @@ def check_block_size(block_size: Any) -> BlockSize:
         return "auto" if block_size else None
     number = as_integer(block_size)
     if number is None or number < 1:
-        raise ValueError(f'block_size: expected a positive integer, "auto" or None, got {block_size!r}')
+        got = f"{shown(block_size)}{if_traced('block_size', block_size)}"
+        raise ValueError(f'block_size: expected a positive integer, "auto" or None, got {got}')
     return number
 
 
@@ -405,7 +433,7 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     positional = f"pass {', '.join(required)} by position" if len(args) < len(required) else ""
     unknown = next((option for option in options if option not in names), None)
     if unknown is not None:
-        return _unknown_option(unknown, options[unknown], name, names, positional)
+        return unknown_option(unknown, options[unknown], name, names, positional)
     if positional and (named := next((option for option in options if option in required), None)):
         return f"{named}: expected no keyword in {name}, got {named}=...; {positional}"
     missing = next((p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty), None)
@@ -413,18 +441,43 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
         return f"{name}: expected the option {missing!r}, got none; pass {missing}=..."
     if len(args) <= len(arrays):
         return f"{name}: expected {', '.join(arrays)}, got too few: {reason}"
-    expected = "a K × N matrix of scores, for example critic(x, y)" if names[0] == "scores" else ", ".join(arrays)
+    expected = ", ".join(arrays) or "no array"
+    if names[:1] == ["scores"]:
+        expected = "a K × N matrix of scores, for example critic(x, y)"
     remedy = "".join(f"; options are keywords, as in {option}=..." for option in names[len(arrays) :][:1])
     return f"{name}: expected {expected}, got {len(args)} positional arguments{remedy}"
 
 
-def _unknown_option(unknown: str, value: Any, name: str, names: list[str], positional: str) -> str:
+def unknown_option(unknown: str, value: Any, name: str, names: list[str], positional: str = "") -> str:
     """Message for an option that the function `name` does not have."""
     scale = next((other for other in names if other in _SCALES), None)
+    of_scores = names[:1] == ["scores"]
     if unknown in _SCALES and scale is not None:
         inverse = f" = 1 / {unknown}" if _SCALES[unknown] != _SCALES[scale] else ""
         return f"{unknown}: expected {scale}{inverse} in {name}, got {unknown}"
-    if unknown in _SCALES and names[0] == "scores":
+    if unknown in _SCALES and of_scores and "clip" not in names:
         return f"{unknown}: expected none in {name}, got {value!r}; scores include it"
-    remedy = nearest(unknown, names) or (positional and f"; {positional}")
-    return f"{unknown}: expected an option of {name}, got {unknown!r}{remedy}"
+    of_others = _OF_SCORES if of_scores else _ELSEWHERE
+    remedy = of_others.get(unknown) or nearest(unknown, names).removeprefix("; ") or positional
+    return f"{unknown}: expected an option of {name}, got {unknown!r}{remedy and f'; {remedy}'}"
+
+
+_ELSEWHERE = {
+    "labels": "for positives by label, use supcon(embeddings, labels) or contrast with pairings.labels",
+    "ids": "for items drawn twice, use two_tower(..., ids=...) or contrast with pairings.ids",
+    "log_q": "for sampling probabilities, use two_tower(..., log_q=...)",
+    "normalize": "the default similarity, cosine, normalises; similarity='dot' does not",
+    "negative_mode": "negative_keys of shape (M, D) are shared, of shape (N, M, D) separate",
+    "distance": "pass similarity=..., for example 'neg_euclidean'",
+    "dim": "rows are the first axis",
+    "axis": "rows are the first axis",
+}
+_OF_SCORES = {
+    "labels": "pass positives=..., for example labels[:, None] == labels[None, :]",
+    "targets": "pass positives=..., the column of each row's positive",
+    "target": "pass positives=..., the column of each row's positive",
+    "tau": "the limit of the log-ratios is clip=...",
+    "dim": "rows are the first axis",
+    "axis": "rows are the first axis",
+}
+"""Remedies for options of other functions and libraries, by name."""

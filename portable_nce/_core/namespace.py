@@ -189,10 +189,12 @@ def native(x: Array) -> Array:
 def _space_of(name: str, x: Any) -> Namespace:
     """Namespace of an argument, which must be an array."""
     if not is_array(x):
-        remedy = "options are keywords, as in temperature=..." if is_number(x) else "convert it with asarray first"
+        remedy = "; convert it with asarray first"
+        if is_number(x):
+            remedy = "" if name in _OPTIONAL else "; options are keywords, as in temperature=..."
         raise TypeError(
             f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got "
-            f"{type(x).__name__}; {remedy}"
+            f"{type(x).__name__}{'' if x is None else remedy}"
         )
     try:
         return namespace_of(x)

@@ -35,6 +35,14 @@ _NAMESPACES = {"numpy": "numpy_namespace", "torch": "torch_namespace", "mlx": "m
 _NEEDED = ("name", "stop_gradient", "value_and_grad", "custom_vjp", "value_and_vjp")
 """Required members of an adapter."""
 
+_FUNCTIONS = (  # noqa: SIM905  (a list would take a page)
+    "abs all any arange argmax argsort asarray astype bool broadcast_to concat exp expand_dims expm1 finfo float32 "
+    "float64 full full_like iinfo int32 int64 isdtype isfinite isinf isnan log log1p logical_and logical_not "
+    "logical_or matmul matrix_transpose max maximum mean min ones ones_like permute_dims reshape searchsorted sort "
+    "sqrt stack sum take tanh where zeros zeros_like"
+).split()
+"""Members of the array API's namespace that losses use."""
+
 _registered: dict[str, Adapter | None] = {}  # by module; None for the tape
 _loaded: dict[str, Adapter] = {}
 adapters: dict[type, Adapter] = {}
@@ -57,7 +65,8 @@ def register_backend(module: str, adapter: Differentiation | None = None) -> Non
     TypeError
         If `module` is not a string or `adapter` lacks a method without a default.
     ValueError
-        If `module` is not the name of a top-level module, or without an adapter cannot be imported.
+        If `module` is not the name of a top-level module, or without an adapter cannot be imported; if it is a
+        namespace of arrays that lacks functions of the array API.
 
     Notes
     -----
@@ -77,6 +86,8 @@ def register_backend(module: str, adapter: Differentiation | None = None) -> Non
         raise ValueError(
             f"register_backend: expected a module that can be imported, got {module!r}, which is not installed"
         )
+    if module not in _BUILT_IN and hasattr(sys.modules.get(module), "asarray"):
+        _check_complete(sys.modules[module], f"register_backend: expected {module}")
     if isinstance(adapter, type):
         raise TypeError(
             f"register_backend: expected an adapter, got the class {adapter.__name__}; make an instance of it"
@@ -135,6 +146,7 @@ def adapter_of(array: Array) -> Adapter:
         return load_backend(untraced(_loaded_library, type(array)))
     library = _loaded_library(type(array))
     if library is not None:
+        _check_complete(library_namespace(array), f"x: expected an array of {library}")
         adapters[type(array)] = load_backend(library)
         return adapters[type(array)]
     if not is_array(array):
@@ -148,6 +160,17 @@ def adapter_of(array: Array) -> Adapter:
     else:
         message += f'; portable_nce.register_backend("{module}") serves them with the built-in tape'
     raise TypeError(message)
+
+
+def _check_complete(space: Any, expected: str) -> None:
+    """Check that a namespace has what losses use."""
+    missing = [name for name in _FUNCTIONS if not hasattr(space, name)]
+    if missing:
+        some = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")  # noqa: PLR2004  (in one line)
+        raise ValueError(
+            f"{expected} with the functions of the array API, got a library that lacks {some}; pass arrays of a "
+            f"complete one, such as NumPy"
+        )
 
 
 def _loaded_library(kind: type) -> str | None:

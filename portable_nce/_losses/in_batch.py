@@ -189,7 +189,7 @@ def info_nce(
     if negative_keys is None:
         embeddings = {"query": query, "positive_key": positive_key}
         if positives is None:
-            return contrast_embeddings(embeddings, objective, pairings.diagonal(), options, PAIRED)
+            return contrast_embeddings(embeddings, objective, pairings.diagonal(), options, _NAMED)
         xp, (query, positive_key, positives) = common_namespace(**embeddings, positives=positives)
         shape = (shape_of("query", query, "(N, D)")[0], shape_of("positive_key", positive_key, "(K, D)")[0])
         pairing = of_positives(xp, positives, shape if across is None else (shape[0], _columns_of_all(positives)))
@@ -385,7 +385,7 @@ def cpc(
     xp, options, (x, y, matrices), dtype = entered.xp, entered.options, entered.arrays, entered.dtype
     rows, width = shape_of("context", x, "(N, D)")
     steps, _, target_width = shape_of("targets", y, "(S, N, E)")
-    check_shape("targets", y, (steps, rows, target_width))
+    check_shape("targets", y, (steps, rows, target_width), "steps are the first axis, contexts the second")
     check_shape("projections", matrices, (steps, target_width, width))
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, (rows, rows if across is None else _columns_of_all(options.mask)))
@@ -728,6 +728,9 @@ def relic(
     )
 
 
+_NAMED = PAIRED._replace(remedy="with further keys, pass the key of each query, as in positives=arange(N)")
+
+
 def _logistic(parameters: dict[str, Any]) -> AnyObjective:
     return objectives.logistic(bias=parameters["logit_bias"])
 
@@ -752,7 +755,7 @@ def with_negatives(entered: Entered, objective: Objective, valid: Array | None =
     of_each = len(z.shape) == 3  # noqa: PLR2004  (separate for each query)
     *_, n_negatives, _ = shape_of(negatives, z, "(N, M, D)" if of_each else "(M, D)")
     check_width(negatives, z, width)
-    check_shape(negatives, z, (*([n_rows] if of_each else []), n_negatives, width))
+    check_shape(negatives, z, (*([n_rows] if of_each else []), n_negatives, width), "queries are the first axis")
     if options.mask is not None:
         alone = options.across is None or of_each or layout.replicated
         check_mask(xp, "mask", options.mask, (n_rows, n_negatives if alone else _columns_of_all(options.mask)))

@@ -731,6 +731,11 @@ def triplet(
     check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)
     named = {"anchor": anchor, "positive": positive, "negative": negative}
+    if getattr(negative, "ndim", 0) == 3:  # noqa: PLR2004  (several negatives for each anchor)
+        raise ValueError(
+            f"negative: expected shape (N, D), got {tuple(negative.shape)}; for M negatives of each anchor, repeat "
+            f"anchors and positives M times and merge the leading axes, or use info_nce(anchor, positive, negative)"
+        )
     entered = enter_embeddings(named, options, numbers={"margin": margin})
     xp, options, (a, *others) = entered.xp, entered.options, entered.arrays
     for name, other in zip(("positive", "negative"), others, strict=True):

@@ -9,7 +9,14 @@ from functools import partial, update_wrapper
 from typing import Any
 
 from .._call import add
-from .._core.checks import check_callable, check_number, check_whole_number, common_dtype, is_floating
+from .._core.checks import (
+    check_callable,
+    check_number,
+    check_whole_number,
+    common_dtype,
+    explained,
+    is_floating,
+)
 from .._core.equality import EqualByContents
 from .._core.namespace import is_array, is_number, namespace_of
 from .._core.numerics import upcast
@@ -30,6 +37,7 @@ def left_whole(*names: str) -> Callable[[Callable[Parameters, Result]], Callable
     return mark
 
 
+@explained
 def matryoshka(
     loss: Callable[Parameters, ArrayT],
     widths: Sequence[int],

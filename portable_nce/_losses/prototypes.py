@@ -14,6 +14,7 @@ from .._core.checks import (
     check_scalar_or_rows,
     check_shape,
     common_dtype,
+    explained,
     indices_of,
     shape_of,
 )
@@ -181,6 +182,7 @@ def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: Optio
     return contrast_embeddings(embeddings, info_nce(), index(assignments), options, Layout(replicated=True))
 
 
+@explained
 def concentrations(
     embeddings: ArrayOf[ArrayT],
     prototypes: AnyArray,

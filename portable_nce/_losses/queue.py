@@ -14,6 +14,7 @@ from .._core.checks import (
     check_shape,
     check_whole_number,
     check_width,
+    explained,
     shape_of,
 )
 from .._core.namespace import common_namespace, device_of, is_array, namespace_of
@@ -44,6 +45,7 @@ class Queue(NamedTuple):
     labels: Array | None = None
 
 
+@explained
 def queue_init(example: ArrayOf[Any], /, size: int, *, labels: AnyArray | None = None) -> Queue:
     """Return an empty queue for embeddings like an example.
 

@@ -236,9 +236,9 @@ def linear_softmax(
     targets, counted = _targets(xp, entered.others["targets"], rows.array.shape[0], ignore_index)
     shards = None
     if across is None:
-        check_indices(xp, "targets", targets, classes, "the rows of weight")
+        check_indices(xp, "targets", targets, classes, "the rows of weight", remedy=_IGNORED)
     else:
-        check_indices(xp, "targets", targets, 2**31, "the classes of all ranks")
+        check_indices(xp, "targets", targets, 2**31, "the classes of all ranks", remedy=_IGNORED)
         shards = _agreed(across, rows.array, classes, targets)
         layer = layer.kept_here(shards)
     if counted is not None:
@@ -258,6 +258,9 @@ def linear_softmax(
     if not return_statistics:
         return result
     return result, SoftmaxStatistics(*(finish(xp, x, dtype, "none") for x in statistics))
+
+
+_IGNORED = "to leave rows out, pass ignore_index=..., as -100 in PyTorch"
 
 
 class _Call(NamedTuple):
@@ -442,7 +445,7 @@ def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
     classes, _ = shape_of("weight", weight, "(V, D)")
     check_width("weight", weight, x.shape[1])
     if bias is not None:
-        check_floating(xp, embeddings=x, bias=bias)
+        check_floating(xp, embeddings=x, weight=weight, bias=bias)
         check_shape("bias", bias, (classes,))
         bias = upcast(xp, bias)
     if class_weights is not None:

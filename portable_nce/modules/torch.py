@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .. import clip, contrast, dcl, flat_nce, info_nce, moco, nt_xent, queue_push, siglip, supcon
-from .._core.checks import check_bool, check_callable, check_integers, check_number, check_whole_number
+from .._core.checks import (
+    check_bool,
+    check_callable,
+    check_integers,
+    check_number,
+    check_whole_number,
+    unknown_option,
+)
 from .._core.namespace import common_namespace, namespace_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks
@@ -1250,9 +1257,7 @@ def _check_options(function: Callable[..., Array], options: Mapping[str, Any]) -
     names = [name for name, x in parameters.items() if x.kind in {x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD}]
     strangers = [name for name in options if name not in names]
     if strangers and not takes_all:
-        raise TypeError(
-            f"{strangers[0]}: expected an option of {_name_of(function)}: {', '.join(names)}; got another name"
-        )
+        raise TypeError(unknown_option(strangers[0], options[strangers[0]], _name_of(function), names))
     return next((name for name in SCALES if name in names), None)
 
 

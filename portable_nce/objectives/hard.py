@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._core.checks import check_number, check_scalar_or_rows
+from .._core.checks import (
+    check_number,
+    check_scalar_or_rows,
+    explained,
+)
 from .._core.namespace import is_number
 from .._core.types import AnyArray
 from .base import Labelled
@@ -22,6 +26,7 @@ class HardNegatives(Labelled):
     floor: Any
 
 
+@explained
 def hard_negatives(
     *, beta: float = 1.0, tau_plus: float = 0.1, floor: float | AnyArray = float("-inf")
 ) -> HardNegatives:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
-from .._core.checks import check_choice, check_scalar
+from .._core.checks import (
+    check_choice,
+    check_scalar,
+    explained,
+)
 from .._core.equality import Record
 from .._core.namespace import is_number, namespace_of
 from .._core.numerics import relu, relu_slope, softplus_and_sigmoid
@@ -34,6 +38,7 @@ class _Value(Record):
         return self.fused(*arguments, bounded=False, need_grad=False)[0]
 
 
+@explained
 def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", balance: bool = False) -> Pairwise:
     r"""Return the logistic objective: an independent binary classification of every pair.
 
@@ -93,6 +98,7 @@ def _logistic_negative(score: Array, bias: Array, *, bounded: bool, need_grad: b
 _LOGISTIC = (_term(_logistic_positive), _term(_logistic_negative))
 
 
+@explained
 def contrastive(
     *,
     margin: float | AnyArray = 1.0,

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from .._core.checks import check_bool, check_choice, check_scalar
+from .._core.checks import (
+    check_bool,
+    check_choice,
+    check_scalar,
+    explained,
+)
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.types import AnyArray, RelicDirection, StoppedSide
@@ -70,6 +75,7 @@ DIVERGENCE = Term(_divergence, _divergence_slopes)
 into a log-probability."""
 
 
+@explained
 def relic(
     *,
     alpha: float | AnyArray = 1.0,

@@ -15,6 +15,7 @@ from .._core.checks import (
     check_scalar_or_rows,
     check_shape,
     check_whole_number,
+    explained,
 )
 from .._core.equality import Record
 from .._core.namespace import common_namespace, device_of, is_number, namespace_of
@@ -29,6 +30,7 @@ MULTI_POSITIVE: tuple[MultiPositive, ...] = get_args(MultiPositive)
 FORMS: tuple[FlatForm, ...] = get_args(FlatForm)
 
 
+@explained
 def info_nce(*, multi_positive: MultiPositive = "each") -> Objective:
     r"""Return the InfoNCE objective: the softplus of the log-odds.
 
@@ -67,6 +69,7 @@ def info_nce(*, multi_positive: MultiPositive = "each") -> Objective:
     return _INFO_NCE[multi_positive]
 
 
+@explained
 def flat_nce(
     *, include_positive: bool = False, form: FlatForm = "log", multi_positive: MultiPositive = "each"
 ) -> Objective:
@@ -185,6 +188,7 @@ _FLAT_NCE = {
 }
 
 
+@explained
 def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach_weights: bool = False) -> Objective:
     r"""Return the weighted decoupled objective (DCLW), with larger weights for hard positives.
 
@@ -283,6 +287,7 @@ class _DclwWeights(Record):
         return stop_gradient(weight) if self.detach else weight
 
 
+@explained
 def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
     r"""Return the objective of InfoNCE with an anchor, which learns log ratios without an unknown row offset.
 

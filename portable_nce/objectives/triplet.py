@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from .._core.checks import check_choice, check_scalar
+from .._core.checks import (
+    check_choice,
+    check_scalar,
+    explained,
+)
 from .._core.types import AnyArray, Averaging, Mining, MiningName, MiningRule, TripletForm
 from .base import Labelled
 from .pairwise import AVERAGES
@@ -27,6 +31,7 @@ class Triplet(Labelled):
         return f"triplet, {names[0] if names else f'{self.mining[0]} positives, {self.mining[1]} negatives'}"
 
 
+@explained
 def triplet(
     *,
     margin: float | AnyArray = 0.2,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 import portable_nce
+from portable_nce.modules import torch as modules
 from portable_nce.testing import run_ranks
 
 pnce: Any = portable_nce  # type checkers reject most of these calls
-bounds, from_scores, objectives = pnce.bounds, pnce.from_scores, pnce.objectives
+bounds, density, diagnostics = pnce.bounds, pnce.density, pnce.diagnostics
+from_scores, objectives = pnce.from_scores, pnce.objectives
 pairings, similarities = pnce.pairings, pnce.similarities
 
 X, Y = np.random.default_rng(0).normal(size=(2, 6, 4))
@@ -25,6 +30,13 @@ SCORES = X @ Y.T
 TENSOR = torch.asarray(X)
 EACH = np.ones(6)
 ALL = np.ones((6, 6), dtype=bool)
+TOKENS, DOCUMENTS = np.random.default_rng(2).normal(size=(6, 3, 4)), np.random.default_rng(3).normal(size=(6, 5, 4))
+OWN = np.random.default_rng(4).normal(size=(6, 3, 4))  # three negatives of each row
+
+
+def jitted(function: Callable[..., Any], **options: Any) -> Callable[[], Any]:
+    """Compile a function with its options as arguments."""
+    return lambda: jax.jit(function)(jnp.asarray(X), jnp.asarray(Y), **options)
 
 
 class Variable:
@@ -126,6 +138,120 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
         f"mining {bad!r}": (partial(pnce.triplet_from_labels, X, LABELS, mining=bad), r"\Amining: .*expected.*got")
         for bad in (("hard", "semihard"), ("semi_hard", "semi_hard"), ("hard",), ["hard", "easy"], None)
     },
+    # Shapes: tokens, views, images, several negatives, transposed axes.
+    **{
+        f"tokens for {loss.__name__}": (
+            partial(loss, TOKENS, DOCUMENTS, **options),
+            r"\(N, D\), got \(6, 3, 4\); for tokens, pass similarity=similarities.max_sim\(\), or merge",
+        )
+        for loss, options in (
+            (pnce.info_nce, {}),
+            (pnce.clip, {"logit_scale": 1.0}),
+            (pnce.siglip, {"logit_scale": 1.0, "logit_bias": 0.0}),
+            (pnce.two_tower, {}),
+            (pnce.contrast, {"objective": "info_nce"}),
+            (diagnostics.top_k_accuracy, {}),
+        )
+    },
+    "tokens for a function": (
+        lambda: pnce.info_nce(TOKENS, DOCUMENTS, similarity=lambda x, y: x @ y.T),
+        r"query: .* for tokens, flatten each row by query.reshape\(\(6, 12\)\)",
+    ),
+    "several negatives of triplets": (lambda: pnce.triplet(X, Y, OWN), r"negative: .*\(6, 3, 4\); .*info_nce\(anchor"),
+    "images": (lambda: pnce.nt_xent(*np.zeros((2, 6, 3, 8, 8))), "view_a: .*one vector for each sample"),
+    "negatives of the query second": (
+        lambda: pnce.info_nce(X, Y, OWN.swapaxes(0, 1)),
+        "negative_keys: expected shape .*; queries are the first axis",
+    ),
+    "steps second": (
+        lambda: pnce.cpc(X, np.zeros((6, 2, 4)), np.zeros((2, 4, 4))),
+        "targets: .*; steps are the first axis, contexts the second",
+    ),
+    "transposed prototypes": (
+        lambda: pnce.proto_nce(X, MORE[:3].T, LABELS, EACH[:3]),
+        "prototypes: expected 4 features as in embeddings, .*; pass prototypes.T",
+    ),
+    "labels of three axes": (
+        lambda: pairings.kernel(TOKENS, bandwidth=1.0),
+        r"rows: expected shape \(N,\) or \(N, C\)",
+    ),
+    "more keys": (lambda: pnce.info_nce(X, MORE), r"positive_key: .*\(9, 4\); .* as in positives=arange\(N\)"),
+    # Labels and indices.
+    "labels in a column": (lambda: pnce.supcon(X, LABELS[:, None]), r"labels: .*\(6, 1\); pass labels\[:, 0\]"),
+    "one-hot labels": (lambda: pnce.supcon(X, np.eye(3, dtype=int)[LABELS]), "; pass labels.argmax.*one-hot"),
+    "one-hot targets": (lambda: density.full_softmax(SCORES, np.eye(6)), "targets: .* float64 .*argmax.* one-hot"),
+    "a view as labels": (lambda: pnce.supcon(X, Y), r"labels: expected integers of shape \(6,\), got float64 of shape"),
+    "words as ids": (lambda: pnce.two_tower(X, Y, ids=np.asarray([*"abcdef"])), "ids: .*<U1; number the values"),
+    "labels as keys": (lambda: pnce.info_nce(X, LABELS), "positive_key: .*; for labels, use supcon; for scores"),
+    "labels of scores": (
+        lambda: diagnostics.top_k_accuracy(SCORES, LABELS),
+        "key: expected embeddings .*pass positives=",
+    ),
+    **{
+        f"a target of {ignored}": (
+            partial(density.linear_softmax, X, MORE, np.asarray([0, 1, 2, ignored, 1, 1])),
+            f"targets: .*got {ignored}; to leave rows out, pass ignore_index=",
+        )
+        for ignored in (-1, -100)
+    },
+    "floats as positives": (
+        lambda: diagnostics.recall_at(SCORES, positives=EACH),
+        r"positives: expected integers \(N,\) or booleans \(N, K\), got dtype float64 of shape \(6,\); convert",
+    ),
+    "weights as positives": (
+        lambda: diagnostics.recall_at(X, Y, positives=SCORES),
+        r"positives: expected integers \(N,\) or booleans \(N, K\), .*; compare, as in positives > 0",
+    ),
+    "weights of positives in triplets": (
+        lambda: from_scores.triplet(SCORES, positives=SCORES),
+        r"positives: expected integers \(N,\) or booleans \(N, K\)",
+    ),
+    "several positives of a margin": (
+        lambda: from_scores.margin_mse(SCORES, SCORES, positives=ALL),
+        r"positives: expected integers \(N,\), .*got bool of shape \(6, 6\); .*positives.argmax",
+    ),
+    "excluded keys that are not there": (
+        lambda: diagnostics.top_k(X, Y, 2, exclude=np.arange(1, 7)),
+        "exclude: expected indices from 0 to 5, of the keys, got 6; negative indices exclude nothing",
+    ),
+    "a bias of integers": (
+        lambda: density.linear_softmax(X, MORE, LABELS, bias=np.zeros(9, dtype=int)),
+        "bias: expected a real floating-point dtype .*got int64; convert it with astype",
+    ),
+    # Options of other functions and libraries.
+    "labels of InfoNCE": (lambda: pnce.info_nce(X, Y, labels=LABELS), "labels: .*; .*use supcon"),
+    "labels of a score matrix": (lambda: from_scores.supcon(SCORES, labels=LABELS), "labels: .*; pass positives="),
+    "ids of InfoNCE": (lambda: pnce.info_nce(X, Y, ids=LABELS), "ids: .*; .*use two_tower"),
+    "log_q of InfoNCE": (lambda: pnce.info_nce(X, Y, log_q=EACH), "log_q: .*; .*use two_tower"),
+    "normalize": (
+        lambda: pnce.info_nce(X, Y, normalize=True),
+        "normalize: .*; the default similarity, cosine, normali",
+    ),
+    "negative_mode": (lambda: pnce.info_nce(X, Y, negative_mode="paired"), "negative_mode: .*; negative_keys of shape"),
+    "tau of SMILE": (lambda: bounds.smile(SCORES, tau=5.0), "tau: .*; the limit of the log-ratios is clip="),
+    "temperature of a module": (lambda: modules.CLIP(temperature=0.1), "temperature: expected logit_scale = 1 / temp"),
+    "tau of a module": (lambda: modules.Loss(pnce.info_nce, tau=0.1), "tau: expected temperature in info_nce"),
+    "a pairing by its name": (
+        lambda: pnce.contrast(X, Y, objective="info_nce", pairing="labels"),
+        r"pairing: .*got 'labels'; pass pairings.labels\(...\)",
+    ),
+    "a loss as objective": (
+        lambda: pnce.contrast(X, Y, objective=pnce.info_nce),
+        "objective: expected a name or what portable_nce.objectives returns, got the function info_nce",
+    ),
+    "a tuple as similarity": (lambda: pnce.info_nce(X, Y, similarity=pnce.prepare(Y)), "similarity: .*got tuple$"),
+    "a similarity of pairs": (
+        lambda: pnce.info_nce(TENSOR, TENSOR, similarity=torch.nn.CosineSimilarity()),
+        r"similarity: .*got shape \(6,\); compare each row with each column, as x @ y.T does",
+    ),
+    "a mask by its place": (lambda: similarities.max_sim(ALL), "max_sim: expected no array, .*options are keywords"),
+    "nothing": (lambda: pnce.info_nce(X, None), "positive_key: expected an array .*, got NoneType$"),
+    "a number as weights": (lambda: pnce.info_nce(X, Y, weights=2.0), "weights: expected an array .*, got float$"),
+    # Options that a compiled function has as arguments.
+    "traced symmetric": (jitted(pnce.info_nce, symmetric=True), r"symmetric: .*static_argnames=\('symmetric',\)"),
+    "traced block size": (jitted(pnce.info_nce, block_size=2), "block_size: .*static_argnames="),
+    "traced hardness": (jitted(pnce.info_nce, hardness=2.0), "hardness: .*static_argnames="),
+    "traced k": (lambda: jax.jit(diagnostics.top_k)(jnp.asarray(X), jnp.asarray(Y), 2), "k: .*static_argnames="),
     # Numbers in arrays.
     "temperature below 0": (
         lambda: pnce.info_nce(TENSOR, TENSOR, temperature=torch.asarray(-1.0)),
@@ -146,6 +272,25 @@ def test_remedy(what: str) -> None:
     call, remedy = WRONG[what]
     with pytest.raises((TypeError, ValueError), match=remedy):
         call()
+
+
+@pytest.mark.parametrize("space", ["", "bounds", "density", "diagnostics", "from_scores", "objectives", "pairings"])
+def test_arguments_that_do_not_fit_a_signature_have_a_message_of_the_package(space: str) -> None:
+    module = getattr(pnce, space) if space else similarities
+    for name in module.__all__:
+        function = getattr(module, name)
+        if not isinstance(function, FunctionType) or name == "resolve":
+            continue
+        for call in (partial(function, *[None] * 40), partial(function, no_such_option=1)):
+            with pytest.raises(TypeError, match=rf"^({name}|no_such_option): expected .*, got "):
+                call()
+
+
+def test_a_partial_array_library_is_refused_at_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    partial_library = SimpleNamespace(**{name: getattr(np, name) for name in ("asarray", "sum", "exp")})
+    monkeypatch.setitem(sys.modules, "partial_library", partial_library)
+    with pytest.raises(ValueError, match=r"register_backend: expected partial_library .* lacks abs, all, .*; pass arr"):
+        pnce.register_backend("partial_library")
 
 
 def test_remedy_on_ranks() -> None:
