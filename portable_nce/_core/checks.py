@@ -213,7 +213,7 @@ def check_shape(name: str, x: Array, shape: tuple[int, ...], remedy: str = "") -
 def check_rows(name: str, x: Array, first: Array, remedy: str = "") -> None:
     """`x` must have as many rows as `first`; the width may differ. `remedy` is for more rows."""
     if x.shape[:1] != first.shape[:1]:  # only then: torch.compile would add a guard that compares rows and width
-        transposed, more = tuple(x.shape) == tuple(first.shape)[::-1], x.shape[0] > first.shape[0]
+        transposed, more = tuple(x.shape) == tuple(first.shape)[::-1], tuple(x.shape[:1]) > tuple(first.shape[:1])
         wanted = tuple(first.shape) if transposed else (first.shape[0], *x.shape[1:])
         check_shape(name, x, wanted, remedy if more and not transposed else "")
 

@@ -260,7 +260,7 @@ def linear_softmax(
     return result, SoftmaxStatistics(*(finish(xp, x, dtype, "none") for x in statistics))
 
 
-_IGNORED = "to leave rows out, pass ignore_index=..., as -100 in PyTorch"
+_IGNORED = "to leave rows out, pass ignore_index=..., for example -100"
 
 
 class _Call(NamedTuple):

@@ -149,7 +149,7 @@ REFUSED: dict[type[Exception], dict[str, Callable[[], Any]]] = {
     AttributeError: {"'Loss' object has no attribute 'logit_scale'": lambda: Loss(lambda x: x).logit_scale},
     TypeError: {
         "function: expected a function, got str": lambda: LOSS("info_nce"),
-        "temprature: expected an option of nca: .*temperature": lambda: Loss(pnce.nca, temprature=1),
+        "temprature: expected an option of nca, .*did you mean 'temperature'": lambda: Loss(pnce.nca, temprature=1),
         # A name that type checkers see.
         "temperatur: expected an option of info_nce": lambda: InfoNCE(temperatur=0.1),  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
         "query: expected an option of info_nce": lambda: Loss(pnce.info_nce, query=A),
