@@ -89,8 +89,16 @@ def is_of_inner_products(case: Case) -> bool:
     """Whether a case multiplies embeddings of all pairs."""
     if case.loss.startswith(("from_scores", "bounds", "density", "diagnostics")) or case.regime == "saturated":
         return False
-    apart = ("angle", "cosent", "triplet", "nca", "contrastive", "soft_nearest")  # by distances, or of given pairs
-    return not case.loss.startswith(apart) and "euclidean" not in case.name and "distances" not in case.name
+    return not case.loss.startswith(("angle", "cosent", "triplet")) and not is_of_differences(case)  # of given pairs
+
+
+def is_of_differences(case: Case) -> bool:
+    """Whether the similarity of a case takes the differences of all features."""
+    usual = inspect.signature(getattr(pnce, case.loss)).parameters.get("similarity")
+    name: Any = case.options.get("similarity", "cosine" if usual is None else usual.default)
+    if name.startswith("max_sim"):  # products of tokens
+        return False
+    return pnce.similarities.resolve(name.removeprefix("normalized ")).wide
 
 
 def in_blocks(case: Case) -> Case:

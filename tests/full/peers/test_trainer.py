@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 LETTERS = "abcdefghijklmnop"
 ROWS = 32
-PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
+PAGE = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text(encoding="utf-8")
+(CALLBACK,) = (code for code in re.findall(r"(?:^(?: {4}.*)?\n)+", PAGE, re.MULTILINE) if "class LossState" in code)
+"""The code of the page that saves and restores the state of the loss."""
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +100,7 @@ def test_the_trainer_trains(name: str, chunk_size: int | None, library: Any, mod
 def test_the_callback_of_the_page_resumes_what_the_loss_learns(library: Any, model: Any, tmp_path: Path) -> None:
     """Two steps end with the same temperature whether or not they are resumed after the first."""
     datasets: Any = importlib.import_module("datasets")
-    shown = PAGE.read_text(encoding="utf-8").partition("when a training is resumed:\n\n")[2]
-    code = textwrap.dedent(shown.partition("\n(The trainer")[0])
+    code = textwrap.dedent(CALLBACK)
     start = {key: x.clone() for key, x in model.state_dict().items()}
     folder = tmp_path / "runs"
     arguments = library.SentenceTransformerTrainingArguments(
