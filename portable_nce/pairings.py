@@ -1333,6 +1333,13 @@ def _guided_rule(tile: Tile) -> tuple[Array, Array]:
     return own, _and(others, _not(_inner_products(tile.rows[1:], tile.columns[1:]) > tile.rows[0]))
 
 
+def takes_products(rule: Rule) -> bool:
+    """Whether a rule takes the inner product of each pair, for `explain`; False for users' rules."""
+    while isinstance(rule, _RuleOf):
+        rule = rule.rule
+    return isinstance(rule, _TeacherRule) or rule in {_guided_rule, _overlap_rule}
+
+
 def _explicit_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.pairs[0], _not(tile.pairs[0])
 

@@ -109,6 +109,7 @@ class Similarity(EqualByContents):
         "embedded",
         "inner_product",
         "prepare",
+        "products",
         "pullback",
         "scores",
         "symmetric",
@@ -141,6 +142,8 @@ class Similarity(EqualByContents):
         # Whether the operands of rows and of columns are the embeddings times a factor per row.
         self.embedded: tuple[bool, bool] = (False, False)
         self.beyond = 0  # number of operand columns beyond the embedding width
+        # Numbers of matrix products for the scores and for their pullback, for `explain`; differences of features: 0.
+        self.products: tuple[int, int] = (0, 0) if self.wide else (1, 2)
 
     def transposed(self) -> Similarity:
         """Return the similarity of columns with rows, whose scores are the transpose.
@@ -238,7 +241,9 @@ def soft_capped(similarity: AnySimilarity, cap: float) -> Similarity:
     """A similarity with a pullback, with scores soft-capped to ``(-cap, cap)``."""
     inner = resolve(similarity)
     scores = _Capped(inner.scores, inner.pullback, cap)
-    return Similarity(inner.prepare, scores, _PullbackOf(scores), wide=inner.wide)
+    of_scores, of_pullback = inner.products
+    capped = Similarity(inner.prepare, scores, _PullbackOf(scores), wide=inner.wide)
+    return capped._replace(products=(of_scores, of_scores + of_pullback))
 
 
 class _Bilinear(_Around):
@@ -296,7 +301,9 @@ def _with_columns(similarity: AnySimilarity, name: str, numbers: AnyArray) -> Si
         beyond = inner.beyond + (not scaled)
         return Similarity(prepare, inner_product=True)._replace(embedded=inner.embedded, beyond=beyond)
     scores = _ColumnScores(inner.scores, inner.pullback, scaled)
-    return Similarity(prepare, scores, None if inner.pullback is None else _PullbackOf(scores), wide=inner.wide)
+    of_scores, of_pullback = inner.products
+    made = Similarity(prepare, scores, None if inner.pullback is None else _PullbackOf(scores), wide=inner.wide)
+    return made._replace(products=(of_scores, of_pullback + of_scores * scaled))
 
 
 def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
@@ -372,7 +379,7 @@ class _OfTokens(Record):
             raise ValueError(f"{mask_name}: expected None for a loss of {', '.join(named)}, got an array")
         scores = TokenScores(features)
         made = Similarity(_Tokens(features, self.unit), scores, _PullbackOf(scores), wide=True)
-        return made._replace(embedded=(True, True)), flat
+        return made._replace(embedded=(True, True), products=(1, 2)), flat
 
 
 _TOKEN_MASKS = {"query_mask": "(N, T)", "document_mask": "(K, U)", "negative_mask": "(M, U)"}

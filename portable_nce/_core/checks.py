@@ -440,7 +440,10 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     if len(required) <= len(args) <= len(arrays) and missing is not None and missing not in options:
         return f"{name}: expected the option {missing!r}, got none; pass {missing}=..."
     if len(args) <= len(arrays):
-        return f"{name}: expected {', '.join(arrays)}, got too few: {reason}"
+        needed = [p.name for p in parameters.values() if p.name in arrays and p.default is p.empty]
+        needed = [key for key in needed if parameters[key].kind is not inspect.Parameter.VAR_POSITIONAL]
+        optional = "".join(f" ({key} is optional)" for key in arrays if key not in needed)
+        return f"{name}: expected {', '.join(needed)}{optional}, got too few: {reason}"
     expected = ", ".join(arrays) or "no array"
     if names[:1] == ["scores"]:
         expected = "a K × N matrix of scores, for example critic(x, y)"

@@ -19,7 +19,8 @@ class Channel(NamedTuple):
     """A similarity in the static arguments of a sweep.
 
     `rows`, `columns`: numbers of operands with a gradient, and of constants after them. `wide`: the similarity holds D
-    differences of features for each pair. `given`: the row operand is the score matrix.
+    differences of features for each pair. `given`: the row operand is the score matrix. `products`: numbers of matrix
+    products for the scores and for their pullback.
     """
 
     scores: Scores
@@ -29,6 +30,7 @@ class Channel(NamedTuple):
     inner_product: bool = False
     wide: bool = False
     given: bool = False
+    products: tuple[int, int] = (1, 2)
 
     def held(self, rows: Arrays, columns: Arrays) -> dict[str, Any]:
         """Numbers held per score, as arguments of `tiling.masked`: differences of features, or products of tokens."""
@@ -71,6 +73,7 @@ def channel_of(similarity: Similarity, rows: Arrays, columns: Arrays) -> Channel
         similarity.inner_product,
         similarity.wide,
         len(columns) == 0,
+        similarity.products,
     )
 
 

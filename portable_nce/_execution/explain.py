@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._core.checks import check_callable
 from .._core.notes import listening
 from .._core.numerics import itemsize
 from .._core.ranks import Traffic
-from ..pairings import Pairing
-from .matrix import Passes
+from .._core.registry import adapter_of
+from ..pairings import Pairing, takes_products
+from .inputs import Arrays, Inputs
+from .layouts import NeedGrad, NeedGradOf
+from .matrix import Passes, Prepared
+from .search import Searched, block_of
 from .sets import PairRule
+from .sources import flags_of
 from .tiling import Bounds
-from .two_sided import square_sweep
+from .two_sided import entries_visited, square_sweep
 
 
 class Sweep(NamedTuple):
-    """One sweep over a score matrix, in one or two passes, for value and gradients.
+    """One sweep over a score matrix, in one or two passes for value and gradients; or a search, without gradients.
 
     Attributes
     ----------
@@ -32,8 +37,10 @@ class Sweep(NamedTuple):
     passes : int
         Number of passes over the tiles for the value and all gradients.
     products : float
-        Number of matrix products of N × K × D multiplications for the value and all gradients; scores of a similarity
-        that is no inner product count as one product.
+        Number of matrix products of N × K × D multiplications for the value and the gradients, products of a teacher's or
+        guide's embeddings included. Products with a shorter axis, such as projections, are not counted. Distances take
+        none, but the differences of all features of each pair. Your own `Similarity` counts as one product for the scores
+        and two for the pullback; 16-bit products count once, however many parts they have.
     memory : int
         Bytes of scores in memory at a time.
     """
@@ -52,16 +59,23 @@ class Sweep(NamedTuple):
     def __repr__(self) -> str:
         """The sweep in five lines."""
         passes = "one pass" if self.passes == 1 else f"{self.passes} passes"
+        passes += " for value and gradients" if self.name != "search" else ""
         width = f", embeddings of {self.width}" if self.width else ""
         return "\n".join(
             [
-                f"{self.name}, {passes} for value and gradients",
+                f"{self.name}, {passes}",
                 f"  reason    {self.reason}",
                 f"  scores    {self.rows} x {self.columns}{width}",
                 f"  tiles     {self.block} x {self.tile}, {self.memory / 2**20:.3g} MiB of scores at a time",
-                f"  products  {self.products:g} of {self.rows} x {self.columns} x {self.width or 1}",
+                f"  products  {self._products()}",
             ]
         )
+
+
+    def _products(self) -> str:
+        if self.width > 0 and self.products == 0:
+            return f"none; {self.width} differences of features for each score"
+        return f"{self.products:.4g} of {self.rows} x {self.columns} x {self.width or 1}"
 
 
 class Explanation(NamedTuple):
@@ -72,7 +86,7 @@ class Explanation(NamedTuple):
     objectives, pairings : tuple of str
         The objectives that were evaluated, and the pairings of their score matrices.
     sweeps : tuple of Sweep
-        The sweeps in their order; none if the loss holds its score matrix.
+        The sweeps and searches in their order; none if the loss holds its score matrix.
     traffic : tuple of (str, int)
         Exchanges between ranks for the value: kind, and number of bytes that this rank sent.
     """
@@ -107,7 +121,8 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
     Returns
     -------
     Explanation
-        Named tuple with a readable `repr`. Its counts include all gradients, also where none is needed.
+        Named tuple with a readable `repr`. Its counts include the gradients that this call needs (PyTorch's
+        `requires_grad`, or inside of `value_and_grad`), or all gradients if it needs none.
 
     Raises
     ------
@@ -133,11 +148,11 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
     with listening() as notes:
         loss(*arrays, **options)
     pairings = [str(note) for note in notes if isinstance(note, Pairing)]
-    objectives = [str(note) for note in notes if not isinstance(note, (Pairing, Passes, Traffic))]
+    objectives = [str(note) for note in notes if not isinstance(note, (Pairing, Passes, Searched, Traffic))]
     return Explanation(
         tuple(dict.fromkeys(_name(text) for text in objectives)),
         tuple(dict.fromkeys(_name(text) for text in pairings)),
-        tuple(_sweep(note) for note in notes if isinstance(note, Passes)),
+        _reports(notes),
         tuple((note.kind, note.size) for note in notes if isinstance(note, Traffic)),
     )
 
@@ -151,7 +166,26 @@ def _largest(cut: int | Bounds) -> int:
     return max(high - low for low, high in cut) if isinstance(cut, tuple) else cut
 
 
-def _sweep(passes: Passes) -> Sweep:
+def _reports(notes: Sequence[Any]) -> tuple[Sweep, ...]:
+    """Reports of the sweeps and searches among the notes."""
+    needed = [_needed(note.prepared) if isinstance(note, Passes) else () for note in notes]
+    of_all = not any(map(any, needed))  # nothing is differentiated in this call: assume that everything can be
+    reports = []
+    for note, flags in zip(notes, needed, strict=True):
+        if isinstance(note, Passes):
+            reports.append(_sweep(note, need_grad=of_all or (any(flags) and flags)))
+        elif isinstance(note, Searched):
+            reports.append(_search(note))
+    return tuple(reports)
+
+
+def _needed(prepared: Prepared) -> tuple[bool, ...]:
+    """Flags of the arrays that need a gradient in this call."""
+    arrays = prepared.arrays
+    return tuple(map(adapter_of(arrays[0]).needs_gradient, arrays))
+
+
+def _sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
     prepared = passes.prepared
     layout, inputs = prepared.layout, prepared.inputs.with_constants()
     channel, rows = layout.channels[0], inputs.rows[0]
@@ -159,20 +193,56 @@ def _sweep(passes: Passes) -> Sweep:
     n_columns = rows.shape[1] if columns is None else columns.shape[0]
     tiling = layout.sizes.of(rows.shape[0], n_columns)
     block, tile = _largest(tiling.block), _largest(tiling.tile)
-    if prepared.function is square_sweep:
-        share = 2 if layout.self_contrast else 1
-        # Tiles that are not kept are computed again for the gradients.
-        name, products = "two-sided sweep of inner products", (3.0 if tiling.keep else 4.0) / share
-        entries = rows.shape[0] * n_columns // share if tiling.keep else block * tile
-    else:
-        by_rule = isinstance(layout.sets, PairRule)
-        source = "scores" if channel.given else "inner products"
-        name = "sweep with masks" if by_rule else f"one-sided sweep of {source}"
-        products, entries = 0.0 if channel.given else 3.0 * len(layout.channels), block * n_columns
-        if by_rule and columns is not None:
-            entries *= channel.held(inputs.rows, inputs.columns or inputs.rows)["width"]
     width = 0 if columns is None else rows.shape[-1]
-    if passes.number > 1 and columns is not None:
-        products += len(layout.channels)
-    entries *= itemsize(rows)
-    return Sweep(name, prepared.reason, rows.shape[0], n_columns, width, block, tile, passes.number, products, entries)
+    need = flags_of(layout, prepared.inputs, need_grad).operands
+    if need.gradients and (passes.number > 1 or isinstance(layout.sets, PairRule)):
+        need = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
+    gradients = need.rows + need.columns
+    if prepared.function is square_sweep:
+        share = entries_visited(layout, rows.shape[0], n_columns) / (rows.shape[0] * n_columns)
+        # Tiles that are not kept are computed again for the gradients.
+        again = need.gradients and not tiling.keep
+        name, products = "two-sided sweep of inner products", (1 + again + gradients) * share
+        entries = rows.shape[0] * n_columns * share if tiling.keep else block * tile
+    elif isinstance(layout.sets, PairRule):
+        held = channel.held(inputs.rows, inputs.columns or inputs.rows)
+        name, products = "sweep with masks", _of_rule(layout.sets, inputs, passes.number, width)
+        for one in () if columns is None else layout.channels:
+            of_scores, of_pullback = one.products
+            products += _tokens(held, inputs.columns or inputs.rows) * (passes.number * of_scores + (need.gradients and of_pullback))
+        entries = block * n_columns * (1 if columns is None else held["width"])
+    else:
+        name = f"one-sided sweep of {'scores' if channel.given else 'inner products'}"
+        scored = (width + len(inputs.added)) / width if width else 0.0  # a column adds numbers to the scores
+        products, entries = passes.number * scored + gradients * (width > 0), block * n_columns
+    memory = int(entries) * itemsize(rows)
+    return Sweep(
+        name, prepared.reason, rows.shape[0], n_columns, width, block, tile, passes.number, float(products), memory
+    )
+
+
+def _search(searched: Searched) -> Sweep:
+    layout, inputs = searched
+    rows, (n_rows, n_columns) = inputs.rows[0], inputs.shape
+    width = rows.shape[-1] if inputs.columns else 0
+    held = layout.channel.held(inputs.rows, inputs.columns) if inputs.columns else {"width": 1}
+    products = layout.channel.products[0] * _tokens(held, inputs.columns) if inputs.columns else 0.0
+    if layout.measure is not None:
+        products += _of_rule(layout.rule, inputs, 1, width)
+    block = _largest(block_of(layout, inputs))
+    memory = block * n_columns * held["width"] * itemsize(rows)
+    reason = "the columns of some scores are searched for, without gradients"
+    return Sweep("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)
+
+
+def _of_rule(sets: PairRule, inputs: Inputs, passes: int, width: int) -> float:
+    """Products of a rule's own embeddings, in units of those of the scores."""
+    if not takes_products(sets.rule):
+        return 0.0
+    own = next(x.shape[-1] for x in inputs.row_labels if len(x.shape) > 1)
+    return passes * own / (width or 1)
+
+
+def _tokens(held: Mapping[str, Any], columns: Arrays) -> int:
+    """Number of tokens of a column, with each of which a product takes all tokens of the rows; else 1."""
+    return int(columns[1].shape[-1]) if held.get("tokens") else 1

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from .._core.autodiff import stop_gradient
 from .._core.equality import Record
 from .._core.namespace import device_of, namespace_of, on_accelerator
+from .._core.notes import note
 from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
@@ -19,13 +20,20 @@ from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
 from .operands import SourceDtypes, operands_of
 from .sets import PairRule, RuleSets
-from .tiling import searched
+from .tiling import Bounds, searched
 
 Measure: TypeAlias = Callable[[Array, Members, int], tuple[Array, Array]]
 """Function of the scores of rows, their positives and negatives, and a number k, to two numbers per row."""
 
 _MOST_PASSES = 32
 """For more columns per row, a sort is faster than repeated argmax."""
+
+
+class Searched(NamedTuple):
+    """Note of a search."""
+
+    layout: SearchLayout
+    inputs: Inputs
 
 
 class SearchLayout(NamedTuple):
@@ -81,6 +89,7 @@ def _run_search(
     if valid is not None:
         inputs = inputs._replace(column_labels=(valid,))
     layout = SearchLayout(matrix.channel, rule, inputs.counts, number, matrix.block_size, measure)
+    note(Searched(layout, inputs))
     if matrix.similarity.pullback is None:  # a user's function may differ in each call, and close over recorded arrays
         return _search(layout, *inputs.flat)
     best, columns = adapter_of(inputs.rows[0]).custom_vjp(_search, _no_gradient)(layout, *inputs.flat)
@@ -123,10 +132,15 @@ def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
             scores = xp.where(inputs.column_labels[0], scores, -math.inf)
         return carry, highest(scores, layout.number)
 
-    held = channel.held(inputs.rows, inputs.columns)
-    block = searched(*inputs.shape, layout.block_size, mode=adapter.mode, far=on_accelerator(first), **held)
-    _, (first_numbers, second_numbers) = adapter.scan(step, (), by_block.flat, block)
+    _, (first_numbers, second_numbers) = adapter.scan(step, (), by_block.flat, block_of(layout, inputs))
     return first_numbers, second_numbers
+
+
+def block_of(layout: SearchLayout, inputs: Inputs) -> int | Bounds:
+    """Rows of a block of a search."""
+    first, held = inputs.rows[0], layout.channel.held(inputs.rows, inputs.columns)
+    mode = adapter_of(first).mode
+    return searched(*inputs.shape, layout.block_size, mode=mode, far=on_accelerator(first), **held)
 
 
 def _no_gradient(static: object, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:

@@ -32,7 +32,7 @@ def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
     def function(layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         (arrays,) = lift_to_tape(arrays)
         inputs = Inputs.of(layout.counts, arrays)
-        flags = _flags(layout, inputs, need_grad)
+        flags = flags_of(layout, inputs, need_grad)
         with adapter_of(arrays[0]).full_precision(arrays[0], high=True) if layout.high else nullcontext():
             sides = _sides(layout, inputs)
             result = sweep(layout, _operands(layout, inputs, sides), flags.operands)
@@ -52,7 +52,7 @@ class _Flags(NamedTuple):
     operands: NeedGrad
 
 
-def _flags(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
+def flags_of(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
     if isinstance(need_grad, bool):
         return _Flags(need_grad, need_grad, NeedGrad(need_grad, need_grad, need_grad, need_grad))
     rows, columns, partners, scale = map(any, Inputs.of(layout.counts, need_grad)[:4])

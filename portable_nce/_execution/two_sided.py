@@ -44,6 +44,37 @@ def square_sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepRe
     return SweepResult(values, counts, gradients, square.family.facts.divisor)
 
 
+class _Tiles:
+    """Blocks of rows and the tiles that each of them visits: with `self_contrast`, those from the diagonal on."""
+
+    def __init__(self, layout: Layout, n_rows: int, n_columns: int) -> None:
+        self.n_rows, self.self_contrast = n_rows, layout.self_contrast
+        tiling = layout.sizes.of(n_rows, n_columns)
+        self.keep = tiling.keep
+        self.blocks: int | Bounds = tiling.block
+        self.bounds: Sequence[tuple[int, int]] = tiling.tiles(n_columns)
+        self.stops: dict[Array | int, int] = {}
+        if layout.self_contrast and layout.shards is not None:
+            self.blocks, self.bounds, self.stops = _share_of_pairs(layout.shards, tiling)
+
+    def __call__(self, start: Array | int) -> range:
+        """Indices of the tiles of a block of rows."""
+        first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if self.self_contrast else 0
+        return range(first, self.stops[start] if self.stops else len(self.bounds))
+
+    @property
+    def entries(self) -> int:
+        """Number of entries of all tiles that are visited."""
+        blocks = self.blocks if isinstance(self.blocks, tuple) else cut(0, self.n_rows, self.blocks)
+        widths = [high - low for low, high in self.bounds]
+        return sum((high - low) * sum(widths[k] for k in self(low)) for low, high in blocks)
+
+
+def entries_visited(layout: Layout, n_rows: int, n_columns: int) -> int:
+    """Number of entries of the tiles that a two-sided sweep visits in each of its passes."""
+    return _Tiles(layout, n_rows, n_columns).entries
+
+
 class _Square:
     """State of a two-sided sweep over some rows and all columns; the columns that match these rows come first."""
 
@@ -57,7 +88,7 @@ class _Square:
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
         assert isinstance(layout.sets, s.Diagonals)  # noqa: S101  (others are one-sided)
-        self.diagonals, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
+        self.diagonals, self.tiles_of = layout.sets, _Tiles(layout, self.n, self.n_columns)
         bound = self._agreed(layout, layout.bound)
         finite = layout.finite(self.rows) or bound < math.inf
         self.layout = layout
@@ -65,15 +96,11 @@ class _Square:
         family = family_of(self.xp, layout.plan, facts, need_grad=self.need_grad)
         assert isinstance(family, Softmax)  # noqa: S101  (two-sided plans are SoftmaxPlan)
         self.family = family
-        self.blocks: int | Bounds = tiling.block
-        self.bounds: Sequence[tuple[int, int]] = tiling.tiles(self.n_columns)
-        self.stops: dict[Array | int, int] = {}
-        if layout.self_contrast and self.shards is not None:
-            self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
+        self.blocks, self.bounds = self.tiles_of.blocks, self.tiles_of.bounds
         self.sets = s.DiagonalSets(self.diagonals, self.bounds, self.n_columns)
         columns = p.operand_of(inputs.columns)
         self.tiles = p.operand_pieces(p.with_weights(columns) if self.to_rows else columns, self.bounds)
-        self.keep = tiling.keep and self.need_grad
+        self.keep = self.tiles_of.keep and self.need_grad
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or scores if they need a shift
         self.sums: list[ExpSum] = []
         self.losses: list[RowLosses] = []
@@ -90,11 +117,6 @@ class _Square:
     def is_one_tile(self) -> bool:
         whole = not isinstance(self.blocks, tuple) and self.blocks == self.n
         return whole and len(self.bounds) == 1 and self.operand.part is None
-
-    def tiles_of(self, start: Array | int) -> range:
-        """Indices of the tiles of a block of rows."""
-        first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if self.layout.self_contrast else 0
-        return range(first, self.stops[start] if self.stops else len(self.bounds))
 
     def serves_columns(self, start: Array | int, k: int) -> bool:
         """Whether a tile adds to the column sums too; not if it holds each pair in both orders."""

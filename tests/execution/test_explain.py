@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
-
-torch = pytest.importorskip("torch")
+from portable_nce.testing.cases import LOSSES, example
 
 RNG = np.random.default_rng(5)
 N, K, D = 1200, 1600, 16
@@ -30,18 +32,115 @@ CALLS: dict[str, Any] = {
 }
 
 
+FEATURES = 16
+SHORT = {1, 2, FEATURES}
+"""Lengths of axes that are no rows; `example` makes two tokens, steps of predictions or projected features."""
+
+
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the multiplications of matrix products with at most one short axis: not of projections and vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.number = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.overloadpacket in {torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm}:
+            first, second = args[-2:]
+            axes = first.shape[-2], first.shape[-1], second.shape[-1]
+            self.number += first.numel() * axes[2] if sum(axis in SHORT for axis in axes) < 2 else 0
+        return function(*args, **(kwargs or {}))
+
+
+def assert_told(call: Callable[[], Any]) -> None:
+    """Assert that `explain` tells as many multiplications as value and gradients make."""
+    with Products() as made:
+        call().sum().backward()
+    told = sum(one.products * one.rows * one.columns * (one.width or 1) for one in pnce.explain(call).sweeps)
+    assert told == pytest.approx(made.number)
+
+
+def normal(shape: tuple[int, ...], place: int) -> Any:
+    return np.random.default_rng((7, place)).normal(size=shape).tolist()
+
+
+@pytest.mark.parametrize("rows", [12, 600])
+@pytest.mark.parametrize("name", [name for name in LOSSES if not name.startswith("from_scores")])
+def test_products_are_those_that_torch_makes(name: str, rows: int) -> None:
+    case = example(name, rows, FEATURES, fill=normal)
+    arrays = {key: torch.tensor(x) for key, x in {**case.arguments, **case.constants}.items()}
+    for key in case.arguments:
+        arrays[key].requires_grad_(key not in LOSSES[name].constant)
+    assert_told(lambda: case.call(arrays))
+
+
+def learned(*shape: int) -> Any:
+    return torch.from_numpy(RNG.normal(size=shape)).requires_grad_()
+
+
+def taken(rows: Any, columns: Any) -> Any:
+    return rows[0] @ columns[0].T
+
+
+def pulled(rows: Any, columns: Any, cotangent: Any) -> Any:
+    return (cotangent @ columns[0],), (cotangent.T @ rows[0],)
+
+
+X, Y, CLASSES = learned(60, FEATURES), learned(60, FEATURES), learned(90, FEATURES)
+MODEL = torch.from_numpy(RNG.normal(size=(60, 48)))
+TARGETS, WEIGHTS = torch.arange(60), torch.ones((60, 60), dtype=torch.float64)
+OWN = pnce.similarities.Similarity(lambda x, y, scale: ((x * scale,), (y,)), taken, pulled)
+NUMBERS = learned(60)
+WAYS: dict[str, Callable[[], Any]] = {
+    "soft-capping": lambda: pnce.density.linear_softmax(X, CLASSES, TARGETS, softcap=30.0),
+    "row losses, soft-capping": lambda: pnce.density.linear_softmax(
+        X, CLASSES, TARGETS, softcap=30.0, reduction="none"
+    ),
+    "bias, constant classes": lambda: pnce.density.linear_softmax(X, CLASSES.detach(), TARGETS, bias=CLASSES[:, 0]),
+    "wider teacher": lambda: pnce.distillation(X, Y, MODEL, MODEL),
+    "row losses, wider guide": lambda: pnce.gist_embed(X, Y, MODEL, MODEL, reduction="none"),
+    "weighted teacher": lambda: pnce.contrast(
+        X, Y, pairing=pnce.pairings.weighted(pnce.pairings.teacher(MODEL, MODEL), WEIGHTS), objective="info_nce"
+    ),
+    "several labels": lambda: pnce.supcon(X, MODEL > 1),
+    "own similarity": lambda: pnce.info_nce(X, Y, similarity=OWN),
+    "factors of columns": lambda: pnce.info_nce(X, Y, similarity=pnce.similarities.scaled_columns(OWN, NUMBERS)),
+    "offsets, symmetric": lambda: pnce.info_nce(
+        X, Y, similarity=pnce.similarities.shifted_columns(OWN, NUMBERS), symmetric=True
+    ),
+    "mask": lambda: pnce.info_nce(X, Y, mask=WEIGHTS > 0),
+    "constant keys": lambda: pnce.info_nce(X, Y.detach()),
+    "temperature alone": lambda: pnce.info_nce(X.detach(), Y.detach(), temperature=NUMBERS[0].exp()),
+    "clip in blocks": lambda: pnce.clip(X, Y, logit_scale=10.0, block_size=25),
+    "nt_xent in blocks": lambda: pnce.nt_xent(X, Y, block_size=25),
+    "hard triplets by cosine": lambda: pnce.triplet_from_labels(
+        X, TARGETS // 2, similarity="cosine", mining="batch_hard"
+    ),
+    "own objective": lambda: pnce.contrast(X, Y, objective=lambda row: row.log_odds * row.positive.sum()),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_products_of_other_ways_are_those_that_torch_makes(name: str) -> None:
+    assert_told(WAYS[name])
+
+
 @pytest.mark.parametrize("name", CALLS)
-def test_products_are_those_that_torch_counts(name: str) -> None:
+def test_products_of_several_tiles_are_those_that_torch_makes(name: str) -> None:
     loss, arrays, options = CALLS[name]
     tensors = [torch.from_numpy(x).requires_grad_(x.dtype == np.float32) for x in arrays]
-    from torch.utils.flop_counter import FlopCounterMode
+    assert_told(lambda: loss(*tensors, **options))
+    # Where nothing is differentiated, all gradients are counted.
+    told = [pnce.explain(loss, *given, **options).sweeps[0].products for given in (tensors, arrays)]
+    assert told[0] == told[1]
 
-    with FlopCounterMode(display=False) as counter:
-        loss(*tensors, **options).backward()
-    (sweep,) = pnce.explain(loss, *tensors, **options).sweeps
-    counted = counter.get_total_flops() / (2 * sweep.rows * sweep.columns * sweep.width)
-    # Tiles on the diagonal of symmetric scores are computed whole; the bias of SigLIP is a column of the operands.
-    assert counted == pytest.approx(sweep.products, rel=0.08)
+
+def test_distances_take_no_products_and_searches_no_gradients() -> None:
+    text = repr(pnce.explain(pnce.info_nce, X, Y, similarity="neg_euclidean"))
+    assert f"products  none; {FEATURES} differences of features for each score" in text
+    text = repr(pnce.explain(pnce.diagnostics.top_k, X, Y, 3))
+    assert "\nsearch, one pass\n" in text
+    assert f"products  1 of 60 x 60 x {FEATURES}" in text
 
 
 @pytest.mark.parametrize("name", ["info_nce", "queue", "clip", "clip in blocks", "supcon"])

@@ -61,6 +61,11 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     ),
     "a queue (D, K)": (lambda: pnce.moco(X, Y, MORE.T), r"queue: expected 4 features .*\(4, 9\); pass queue.T"),
     "negatives (D, M)": (lambda: pnce.info_nce(X, Y, MORE.T), "negative_keys: .*; pass negative_keys.T"),
+    "no key": (
+        lambda: pnce.info_nce(X),
+        r"info_nce: expected query, positive_key \(negative_keys is optional\), got too few: .*'positive_key'",
+    ),
+    "no second view": (lambda: pnce.nt_xent(X), r"expected view_a, view_b \(further_views is optional\), got too few"),
     "no queue": (lambda: pnce.moco(X, Y), "moco: expected query, key, queue, got too few: .*'queue'"),
     "no scale": (lambda: pnce.siglip(X, Y), "siglip: expected the option 'logit_scale', got none; pass logit_scale="),
     "other rows": (lambda: pnce.info_nce(X, Y[:5]), r"positive_key: expected shape \(6, 4\), got \(5, 4\)"),
