@@ -1,6 +1,7 @@
 """Contestants of `speed.py`, one process each: our losses and others', value and all gradients.
 
-Embeddings have unit length and scores are their products over a temperature, so that all contestants do the same work.
+Embeddings have unit length and scores are their products over a temperature, so that all contestants do the same work;
+with `NORMALIZED`, all contestants normalise, as in a training.
 Formulas are written as users write them; if a library has the loss, it is called.
 
 A process, `python contestants.py LOSS NAME ROWS WIDTH DEVICE COLUMNS`, prepares, reports that it is ready, and measures
@@ -100,6 +101,7 @@ def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
     dot: dict[str, Any] = {"similarity": "dot", **blocks}
     found: dict[str, Callable[..., Any]] = {
         "info_nce": lambda x, y, _queue, _labels: pnce.info_nce(x, y, temperature=TEMPERATURE, **dot),
+        NORMALIZED: lambda x, y, _queue, _labels: pnce.info_nce(x, y, temperature=TEMPERATURE, **blocks),
         "flat_nce": lambda x, y, _queue, _labels: pnce.flat_nce(x, y, temperature=TEMPERATURE, **dot),
         "dcl": lambda x, y, _queue, _labels: pnce.dcl(x, y, temperature=TEMPERATURE, **dot),
         "nt_xent": lambda x, y, _queue, _labels: pnce.nt_xent(x, y, temperature=TEMPERATURE, **dot),
@@ -115,12 +117,14 @@ def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
 
 HALVES: Final = ("nt_xent", "flat_nce", "dcl")
 """Losses of two views in one batch; rows count both."""
+NORMALIZED: Final = "info_nce_normalized"
+"""InfoNCE of embeddings that each contestant normalises."""
 LINEAR: Final = "linear_softmax"
 """Cross-entropy over the classes of a layer."""
 TRAINED: Final = "clip_trained"
 """CLIP at its largest scale, where nearly all rows are saturated."""
 SCALE: Final = 100.0
-LOSSES: Final = ("info_nce", "clip", TRAINED, "siglip", *HALVES, "supcon", "moco", LINEAR)
+LOSSES: Final = ("info_nce", NORMALIZED, "clip", TRAINED, "siglip", *HALVES, "supcon", "moco", LINEAR)
 
 
 def views(loss: str, setting: Setting) -> tuple[Any, Any, Any, Any]:
@@ -273,10 +277,13 @@ def _roof_torch(loss: str, setting: Setting) -> Run:
 def torch_formula(loss: str) -> Callable[..., Any]:
     """Give a loss as usually written in torch."""
     import torch  # noqa: PLC0415
-    from torch.nn.functional import cross_entropy, logsigmoid  # noqa: PLC0415
+    from torch.nn.functional import cross_entropy, logsigmoid, normalize  # noqa: PLC0415
 
     def info_nce(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
         return cross_entropy(x @ y.T / TEMPERATURE, torch.arange(len(x), device=x.device))
+
+    def normalized(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        return info_nce(normalize(x), normalize(y), _queue, _labels)
 
     def clip(x: Any, y: Any, _queue: Any, _labels: Any, *, scale: float = 1 / TEMPERATURE) -> Any:
         logits = x @ y.T * scale
@@ -297,9 +304,6 @@ def torch_formula(loss: str) -> Callable[..., Any]:
         negatives = torch.where(left_out, float("-inf"), z @ z.T / TEMPERATURE)
         return negatives.logsumexp(1).mean() - (x * y).sum(1).mean() / TEMPERATURE
 
-    def decoupled(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
-        return nt_xent(x, y, _queue, _labels, decoupled=True)
-
     def supcon(x: Any, _y: Any, _queue: Any, labels: Any) -> Any:
         scores = x @ x.T / TEMPERATURE
         own = torch.eye(len(x), dtype=torch.bool, device=x.device)
@@ -317,12 +321,12 @@ def torch_formula(loss: str) -> Callable[..., Any]:
     return {
         LINEAR: linear_softmax,
         "info_nce": info_nce,
+        NORMALIZED: normalized,
         "clip": clip,
         TRAINED: partial(clip, scale=SCALE),
         "siglip": siglip,
         "nt_xent": nt_xent,
-        "flat_nce": decoupled,
-        "dcl": decoupled,
+        **dict.fromkeys(("flat_nce", "dcl"), partial(nt_xent, decoupled=True)),
         "supcon": supcon,
         "moco": moco,
     }[loss]
@@ -338,6 +342,14 @@ def _torch_compiled(loss: str, setting: Setting) -> Run:
     import torch  # noqa: PLC0415
 
     return on_torch(loss, setting, torch.compile(torch_formula(loss), fullgraph=True))
+
+
+@contestant(TRAINED, name="formula, torch, set_flush_denormal", library="torch")
+def _torch_flushing(loss: str, setting: Setting) -> Run:
+    import torch  # noqa: PLC0415
+
+    torch.set_flush_denormal(True)  # of this process
+    return on_torch(loss, setting, torch_formula(loss))
 
 
 @contestant("info_nce", "clip", LINEAR, name="linear_cross_entropy, torch", library="torch")
@@ -404,7 +416,7 @@ def _metric_learning(loss: str, setting: Setting) -> Run:
     return on_torch(loss, setting, function)
 
 
-@contestant("info_nce", "clip", TRAINED, "siglip", "nt_xent", name="formula, jax.jit", library="jax")
+@contestant("info_nce", NORMALIZED, "clip", TRAINED, "siglip", "nt_xent", name="formula, jax.jit", library="jax")
 def _jax_formula(loss: str, setting: Setting) -> Run:
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
@@ -414,12 +426,14 @@ def _jax_formula(loss: str, setting: Setting) -> Run:
             z = jnp.concatenate([x, y])
             scores = jnp.where(jnp.eye(len(z), dtype=bool), -jnp.inf, z @ z.T / TEMPERATURE)
             return jax.nn.logsumexp(scores, axis=1).mean() - (x * y).sum(1).mean() / TEMPERATURE
+        if loss == NORMALIZED:
+            x, y = (z / jnp.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
         logits = x @ y.T * (SCALE if loss == TRAINED else 1 / TEMPERATURE)
         if loss == "siglip":
             signs = 2 * jnp.eye(len(x)) - 1
             return -jax.nn.log_sigmoid(signs * (logits + BIAS)).sum() / len(x)
         rows = (jax.nn.logsumexp(logits, axis=1) - jnp.diagonal(logits)).mean()
-        if loss == "info_nce":
+        if loss in {"info_nce", NORMALIZED}:
             return rows
         return (rows + (jax.nn.logsumexp(logits, axis=0) - jnp.diagonal(logits)).mean()) / 2
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import readme
-from contestants import CONTESTANTS, LINEAR, TRAINED, Contestant, Setting
+from contestants import CONTESTANTS, LINEAR, NORMALIZED, TRAINED, Contestant, Setting
 
 HERE: Final = Path(__file__).parent
 DOCS: Final = HERE.parent / "docs"
@@ -71,6 +71,7 @@ GRID: Final = (
             (8192, 512, 5),
         ),
     ),
+    Grid(NORMALIZED, ((128, 128, 15), (512, 128, 15), (2048, 128, 11))),
     *(Grid(loss, ((8192, 128, 7), (8192, 512, 5))) for loss in ("nt_xent", "clip", "siglip")),
     *(Grid(loss, ((8192, 128, 5),)) for loss in ("supcon", "moco", "dcl", "flat_nce")),
     Grid(TRAINED, ((512, 128, 9), (2048, 128, 5))),
@@ -210,6 +211,7 @@ def memory_table(results: Sequence[Mapping[str, Any]]) -> str:
 
 TITLES: Final = {
     "info_nce": "InfoNCE",
+    NORMALIZED: "InfoNCE with normalisation",
     "nt_xent": "NT-Xent",
     "clip": "CLIP",
     TRAINED: "CLIP of trained embeddings",
@@ -222,13 +224,17 @@ TITLES: Final = {
 }
 
 
+ALONE: Final = {"info_nce", NORMALIZED, TRAINED, LINEAR}
+"""Losses that have a section of their own."""
+
+
 def columns(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the columns of a table: the size, and the loss in tables of several."""
     names = []
     for result in results:
         classes = [result["columns"]] if result.get("columns") else []
         size = " × ".join(map(str, (result["rows"], *classes, result["width"])))
-        names.append(size if result["loss"] in {"info_nce", TRAINED, LINEAR} else f"{TITLES[result['loss']]}, {size}")
+        names.append(size if result["loss"] in ALONE else f"{TITLES[result['loss']]}, {size}")
     return names
 
 
@@ -267,18 +273,21 @@ READING: Final = (
 )
 SECTIONS: Final = {
     "### InfoNCE\n": ("info_nce",),
-    "### Other losses\n": tuple(loss for loss in TITLES if loss not in {"info_nce", TRAINED, LINEAR}),
+    "### With normalisation\n": (NORMALIZED,),
+    "### Other losses\n": tuple(loss for loss in TITLES if loss not in ALONE),
     "### Trained embeddings\n": (TRAINED,),
     "### Over a vocabulary\n": (LINEAR,),
 }
 """Losses of each section of the page."""
 ABOUT: Final = {
+    "### With normalisation\n": "InfoNCE as in a training: each implementation normalises the embeddings.\n",
     "### Other losses\n": (
         "N counts the views in NT-Xent, DCL and FlatNCE. SupCon has 1000 classes, MoCo a queue of 4 N keys.\n"
     ),
     "### Trained embeddings\n": (
         "CLIP at a scale of 100; the cosine of a pair is 0.87. Nearly all gradients of scores are then subnormal"
-        " numbers, with which processors compute slowly.\n"
+        " numbers, with which processors compute slowly. `torch.set_flush_denormal(True)`, once per process, replaces"
+        " them by 0 in eager code as well; portable_nce needs no setting.\n"
     ),
     "### Over a vocabulary\n": "`density.linear_softmax` of N rows, V classes and D features: N × V × D.\n",
 }

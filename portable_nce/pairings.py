@@ -1337,7 +1337,7 @@ def takes_products(rule: Rule) -> bool:
     """Whether a rule takes the inner product of each pair, for `explain`; False for users' rules."""
     while isinstance(rule, _RuleOf):
         rule = rule.rule
-    return isinstance(rule, _TeacherRule) or rule in {_guided_rule, _overlap_rule}
+    return isinstance(rule, _TeacherRule) or rule is _guided_rule or rule is _overlap_rule
 
 
 def _explicit_rule(tile: Tile) -> tuple[Array, Array]:

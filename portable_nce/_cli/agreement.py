@@ -55,11 +55,15 @@ Results = list["np.ndarray[Any, Any]"]
 
 @dataclass
 class Column:
-    """Worst errors of one backend in one dtype, by loss and kind, in units in the last place."""
+    """Worst errors of one backend in one dtype, by loss and kind, in units in the last place.
+
+    `largest` is the worst of all, with its kind and the name of its case.
+    """
 
     library: Library
     dtype: str
     worst: dict[tuple[str, str], float] = field(default_factory=dict)
+    largest: tuple[float, str, str] = (0.0, "value", "")
 
     def add(self, case: Case, exact: Results) -> None:
         """Compute a case and record its errors if they are the worst of its loss."""
@@ -68,6 +72,7 @@ class Column:
         for kind, error in errors(numbers, exact, EPS[self.dtype]):
             key = (case.loss, kind)
             self.worst[key] = max(self.worst.get(key, 0.0), error)
+            self.largest = max(self.largest, (error, kind, case.name))
 
 
 def check(backends: Sequence[str] | None = None, *, every: bool = False) -> int:
@@ -87,6 +92,11 @@ def check(backends: Sequence[str] | None = None, *, every: bool = False) -> int:
         for (loss, kind), error in column.worst.items()
         if not error <= LIMITS[kind]  # NaN is a disagreement
     ]
+    print()
+    for dtype in dict.fromkeys(column.dtype for column in columns):
+        worst = max((column for column in columns if column.dtype == dtype), key=lambda column: column.largest)
+        error, kind, name = worst.largest
+        print(f"Worst in {dtype}: {error:.1f} ulp, the {kind} of {name!r} on {worst.library.name}.")
     limits = ", ".join(f"{kind} {limit:g}" for kind, limit in LIMITS.items())
     if beyond:
         print(f"\nBeyond the limits ({limits}):", *beyond, sep="\n  ")

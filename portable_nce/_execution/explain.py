@@ -37,10 +37,10 @@ class Sweep(NamedTuple):
     passes : int
         Number of passes over the tiles for the value and all gradients.
     products : float
-        Number of matrix products of N × K × D multiplications for the value and the gradients, products of a teacher's or
-        guide's embeddings included. Products with a shorter axis, such as projections, are not counted. Distances take
-        none, but the differences of all features of each pair. Your own `Similarity` counts as one product for the scores
-        and two for the pullback; 16-bit products count once, however many parts they have.
+        Number of matrix products of N × K × D multiplications for the value and the gradients, those of a teacher's or
+        guide's embeddings included. Products of other shapes, such as projections, are not counted. Distances take
+        none, but the differences of all features of each pair. Your own `Similarity` counts as one product for the
+        scores and two for the pullback. 16-bit products count once, however many parts they have.
     memory : int
         Bytes of scores in memory at a time.
     """
@@ -70,7 +70,6 @@ class Sweep(NamedTuple):
                 f"  products  {self._products()}",
             ]
         )
-
 
     def _products(self) -> str:
         if self.width > 0 and self.products == 0:
@@ -207,9 +206,10 @@ def _sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
     elif isinstance(layout.sets, PairRule):
         held = channel.held(inputs.rows, inputs.columns or inputs.rows)
         name, products = "sweep with masks", _of_rule(layout.sets, inputs, passes.number, width)
-        for one in () if columns is None else layout.channels:
-            of_scores, of_pullback = one.products
-            products += _tokens(held, inputs.columns or inputs.rows) * (passes.number * of_scores + (need.gradients and of_pullback))
+        if columns is not None:
+            of_scores, of_pullback = map(sum, zip(*(one.products for one in layout.channels), strict=True))
+            made = passes.number * of_scores + need.gradients * of_pullback
+            products += made * _tokens(held, inputs.columns or inputs.rows)
         entries = block * n_columns * (1 if columns is None else held["width"])
     else:
         name = f"one-sided sweep of {'scores' if channel.given else 'inner products'}"

@@ -32,7 +32,7 @@ CALLS: dict[str, Any] = {
 }
 
 
-FEATURES = 16
+FEATURES = 8
 SHORT = {1, 2, FEATURES}
 """Lengths of axes that are no rows; `example` makes two tokens, steps of predictions or projected features."""
 

@@ -16,8 +16,11 @@ sys.path.insert(0, str(BENCHMARKS))
 import contestants  # noqa: E402
 
 SETTING = contestants.Setting(rows=96, width=8)
-NOT_HERE = ("optax, jax.jit", "pytorch-metric-learning", "portable_nce, CuPy")
-"""What this environment lacks; the first two are compared among the peers."""
+NOT_HERE = (
+    *("optax, jax.jit", "pytorch-metric-learning", "portable_nce, CuPy"),  # not installed; the first two are peers
+    "formula, torch, set_flush_denormal",  # would change this process
+)
+"""What is not run here."""
 
 pytestmark = [
     # JAX and PyTorch in one process: what each warns of is no matter of ours.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -163,6 +164,16 @@ def test_the_core_imports_the_standard_library_and_array_api_compat_alone() -> N
 def test_pictures_and_progress_bars_are_imported_where_they_are_wanted() -> None:
     assert strangers(DISPLAY, "portable_nce", "matplotlib", "tqdm") == []
     assert not any(found.at_module_level for found in imports(DISPLAY) if top(found.name) in {"matplotlib", "tqdm"})
+
+
+def test_only_the_commands_that_security_names_write_files() -> None:
+    package = [path for folder in ("portable_nce", "backends") for path in (ROOT / folder).rglob("*.py")]
+    calls = re.compile(r"\.(savefig|write_text|write_bytes|save|savez|dump)\(|open\([^)]*[\"'][wax]")
+    writers = {path.stem for path in package if "testing" not in path.parts and calls.search(path.read_text("utf-8"))}
+    assert writers == {"information", "picture"}  # `mi` and `demo`
+    security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    named = r"but for the pictures of `python -m portable_nce demo` and\s+`python -m portable_nce mi`"
+    assert re.search(named, security)
 
 
 def test_the_suite_imports_no_framework() -> None:

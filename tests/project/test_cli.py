@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +16,11 @@ from portable_nce._cli import main
 from portable_nce._cli.agreement import LIMITS, errors
 from portable_nce._cli.libraries import Unavailable, open_library, require
 
-if TYPE_CHECKING:
-    from pathlib import Path
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import readme
+
+if TYPE_CHECKING:
     from portable_nce._core.protocol import Adapter
 
 
@@ -59,6 +62,11 @@ def test_check_of_one_backend() -> None:
     result = run("check", "--backend", "numpy")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Every error is within the limits" in result.stdout
+    line = r"(?m)^Worst in float32: (\d+\.\d) ulp, the gradient of '.* saturated' on numpy\.$"
+    worst = re.search(line, result.stdout)
+    assert worst is not None, result.stdout
+    recorded = readme.worst_agreement((readme.ROOT / "docs" / "agreement.json").read_text(encoding="utf-8"))
+    assert recorded / 2 <= float(worst[1]) <= recorded * 2  # rounding differs between processors
     for loss in ("info_nce", "flat_nce", "clip", "from_scores.dcl", "bounds.dual"):
         assert re.search(rf"(?m)^{re.escape(loss)} +value +\d+\.\d +\d+\.\d$", result.stdout), result.stdout
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import runpy
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nox
@@ -40,7 +42,44 @@ def test_the_full_run_holds_what_the_default_run_holds(noxfile: Any) -> None:
     default = {session.partition("(")[0] for session in nox.options.sessions or ()}
     # Their full forms are `whole`, `products`, `typing`, `ranks`, `plugin` and `vendored`.
     assert default - full == {"conformance", "tests", "types", "integration"}
-    assert {"products", "typing", "ranks", "peers", "plugin", "vendored", "minimums", "demo"} <= full
+    assert {"products", "typing", "ranks", "peers", "plugin", "vendored", "minimums", "demo", "newcomer"} <= full
+
+
+def test_continuous_integration_runs_every_session_of_the_full_run(noxfile: Any) -> None:
+    full = {name for name, of in tags(noxfile).items() if "full" in of}
+    default = {session.partition("(")[0] for session in nox.options.sessions or ()}
+    workflows = ROOT / ".github" / "workflows"
+    if not workflows.exists():  # in an sdist
+        pytest.skip("the workflows are not part of an sdist")
+    text = "".join(path.read_text(encoding="utf-8") for path in workflows.glob("*.yml"))
+    named = {name for name in full if re.search(rf"nox -s {name}\b|session: .*\b{name}\b", text)}
+    # `whole` by a list that nox prints; `coverage` and `agreement` read what other sessions left on the same machine.
+    assert full - default - named == {"whole", "coverage", "agreement"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "full").rglob("test_*.py")), ids=lambda path: path.stem)
+def test_tests_of_the_full_run_find_their_pages_and_libraries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read cases and code of pages when they are imported."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    spec = importlib.util.spec_from_file_location(f"{path.stem}_of_the_full_run", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look it up there
+    spec.loader.exec_module(module)
+
+
+def test_quick_needs_no_list_of_files(noxfile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It checks the types of the whole package, whatever is installed."""
+    commands: list[tuple[str, ...]] = []
+    tester = SimpleNamespace(run=lambda *command: commands.append(command))
+    monkeypatch.setattr(noxfile, "environment", lambda *_: tester)
+    monkeypatch.setattr(noxfile, "pytest", lambda *_: None)
+    noxfile.quick.func(None)
+    (checked,) = (command[1:] for command in commands if command[0] == "mypy")
+    assert checked[-1] == "portable_nce"
+    assert "--disable-error-code=import-not-found" in checked
+    assert not any("exclude" in option for option in checked)
 
 
 def test_the_end_of_a_run_comes_last(noxfile: Any) -> None:
