@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portable_nce.testing.variants import started
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -17,6 +15,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def variant(request: pytest.FixtureRequest) -> Variant:
     """Give a library as a variant of the conformance suite: NumPy, where no other is a parameter."""
+    # Here, since tests of vendored copies run where the package is not installed.
+    from portable_nce.testing.variants import started
+
     return started(getattr(request, "param", "numpy"))
 
 

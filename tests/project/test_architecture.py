@@ -176,6 +176,13 @@ def test_only_the_commands_that_security_names_write_files() -> None:
     assert re.search(named, security)
 
 
+def test_tests_of_vendored_copies_do_not_need_the_package() -> None:
+    shared = ROOT / "tests" / "conftest.py", ROOT / "tests" / "vendored" / "test_alone.py"
+    for path in shared:
+        needed = [found.name for found in imports(path) if found.at_module_level and found.at_run_time]
+        assert "portable_nce" not in {top(name) for name in needed}, path
+
+
 def test_the_suite_imports_no_framework() -> None:
     assert offenders(CONFORMANCE, lambda path: strangers(path, "portable_nce", *SUITE)) == {}
 
