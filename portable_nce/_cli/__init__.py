@@ -77,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     information = commands.add_parser(
         "mi",
         help="estimate the mutual information of two arrays",
-        description="Estimate the mutual information of two arrays of paired samples, in nats, with an interval and "
-        "the flags that forbid to report it.",
+        description="Estimate the mutual information of two arrays of paired samples, in nats, with a lower limit and "
+        "flags that tell when not to report it.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     information.add_argument(
@@ -87,10 +87,20 @@ def _parser() -> argparse.ArgumentParser:
     information.add_argument(
         "--groups", type=Path, metavar="FILE", help="a label of each row; dependent rows share one"
     )
-    information.add_argument("--critic", choices=("separable", "joint"), default="separable", help="what is trained")
-    information.add_argument("--transform", choices=("ranks", "standardize"), default="ranks", help="of the columns")
-    information.add_argument("--folds", type=_count, default=3, metavar="COUNT", help="of the cross-fitting")
-    information.add_argument("--seed", type=_seed, default=0, help="of the folds, the networks and the batches")
+    information.add_argument("--order", type=Path, metavar="FILE", help="times of the rows of a series")
+    information.add_argument(
+        "--critic", choices=("best", "separable", "joint"), default="best", help="critics to choose from"
+    )
+    information.add_argument(
+        "--transform", choices=("ranks", "standardize"), default="ranks", help="scores of the columns"
+    )
+    information.add_argument("--folds", type=_count, metavar="COUNT", help="number of folds")
+    information.add_argument("--splits", type=_count, metavar="COUNT", help="number of divisions into folds")
+    information.add_argument("--seeds", type=_count, default=1, metavar="COUNT", help="networks averaged")
+    information.add_argument("--steps", type=_count, default=3000, metavar="COUNT", help="most steps of a training")
+    information.add_argument("--batch", type=_count, default=256, metavar="COUNT", help="pairs of a training step")
+    information.add_argument("--seed", type=_seed, default=0, help="seed of the folds, the networks and the batches")
+    information.add_argument("--json", action="store_true", help="print one line of JSON")
     information.add_argument(
         "--output", type=_picture, default=Path("mutual-information.png"), metavar="FILE.png", help="the picture"
     )

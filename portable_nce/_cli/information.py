@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import math
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..estimation import mutual_information
+from ..estimation import MutualInformation, mutual_information
 from .libraries import Unavailable, require
 
 if TYPE_CHECKING:
     import numpy as np
 
-    Numbers = np.ndarray[Any, Any]
+    Values = np.ndarray[Any, Any]
 
 __all__ = ["information"]
+
+SEPARATORS = ",;\t"
 
 
 def information(options: Namespace) -> int:
     """Print the estimate of two arrays, and draw it if Matplotlib is installed."""
     require({"numpy": "NumPy"}, "numpy")
     x, y = _loaded(options.files)
-    groups = None if options.groups is None else [str(label) for label in _array(options.groups)]
+    groups, order = (None if path is None else _labels(path) for path in (options.groups, options.order))
     try:
         result = mutual_information(
             x,
@@ -32,22 +37,39 @@ def information(options: Namespace) -> int:
             critic=options.critic,
             transform=options.transform,
             groups=groups,
+            order=order,
             folds=options.folds,
+            splits=options.splits,
+            seeds=options.seeds,
+            steps=options.steps,
+            batch=options.batch,
         )
     except (TypeError, ValueError) as error:
         raise Unavailable(str(error)) from error
-    print(result)
+    print(json.dumps(_plain(result)) if options.json else f"{result}\n{result.sentence()}")
+    where = sys.stderr if options.json else sys.stdout
     if find_spec("matplotlib") is None:
-        print("no picture: Matplotlib is not installed")
+        print("no picture: Matplotlib is not installed", file=where)
         return 0
     axes = result.plot()
     axes.set_title(" and ".join(path.name for path in options.files))
+    replaced = ", in place of the file of that name" if options.output.exists() else ""
     axes.figure.savefig(options.output, dpi=120)
-    print(f"picture: {options.output}")
+    print(f"picture: {options.output}{replaced}", file=where)
     return 0
 
 
-def _loaded(files: list[Path]) -> tuple[Numbers, Numbers]:
+def _plain(result: MutualInformation) -> dict[str, Any]:
+    """Fields of a result; numbers that a flag rules out are null."""
+
+    def known(value: Any) -> Any:
+        return None if isinstance(value, float) and math.isnan(value) else value
+
+    found = {name: known(value) for name, value in result._asdict().items()}
+    return {**found, "settings": result.settings._asdict(), "sentence": result.sentence()}
+
+
+def _loaded(files: list[Path]) -> tuple[Values, Values]:
     """Arrays of two files, or x and y of one npz file, or its only two arrays."""
     import numpy as np
 
@@ -61,10 +83,10 @@ def _loaded(files: list[Path]) -> tuple[Numbers, Numbers]:
         x, y = (np.asarray(archive[name]) for name in names)
     else:
         raise Unavailable("expected two files, or one npz file with the arrays x and y")
-    return x.astype(np.float64), y.astype(np.float64)
+    return x, y
 
 
-def _array(path: Path) -> Numbers:
+def _array(path: Path) -> Values:
     """Array of an npy, npz or csv file."""
     import numpy as np
 
@@ -74,6 +96,14 @@ def _array(path: Path) -> Numbers:
     if len(result) != 1:
         raise Unavailable(f"{path}: expected one array, got {', '.join(result)}")
     return np.asarray(next(iter(result.values())))
+
+
+def _labels(path: Path) -> list[Any]:
+    """Label of each row."""
+    found = _array(path)
+    if found.ndim != 1 and found.size != found.shape[0]:
+        raise Unavailable(f"{path}: expected one column, got shape {found.shape}")
+    return list(found.ravel().tolist())
 
 
 def _opened(path: Path) -> Any:
@@ -87,20 +117,39 @@ def _opened(path: Path) -> Any:
         if path.suffix == ".npy":
             return np.load(path)
         return _table(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, csv.Error) as error:
         raise Unavailable(f"{path}: {error}") from error
 
 
-def _table(path: Path) -> Numbers:
-    """Numbers of a csv file, whose first line may be a header."""
+def _table(path: Path) -> Values:
+    """Numbers or names of a file of lines, with commas, semicolons or tabs between them, and perhaps a header.
+
+    The first line is a header if none of its cells is a number, and the second line has one.
+    """
     import numpy as np
 
-    with path.open(encoding="utf-8") as lines:
-        first = lines.readline()
+    text = path.read_text(encoding="utf-8-sig")
+    first = text.partition("\n")[0]
+    separator = max(SEPARATORS, key=first.count)
+    lines = [line for line in csv.reader(text.splitlines(), delimiter=separator) if any(cell.strip() for cell in line)]
+    if not lines:
+        raise ValueError("the file has no rows")
+    if len({len(line) for line in lines}) > 1:
+        raise ValueError(f"expected {len(lines[0])} values in each line, got {sorted({len(line) for line in lines})}")
+    if len(lines) > 1 and not any(map(_is_number, lines[0])) and any(map(_is_number, lines[1])):
+        print(f"{path}: using the first line as a header", file=sys.stderr)
+        lines = lines[1:]
+    missing = [k for k, line in enumerate(lines, 1) if any(not cell.strip() for cell in line)]
+    if missing:
+        raise ValueError(f"row {missing[0]} has an empty cell; leave such rows out of both files")
+    numbers = all(_is_number(cell) for line in lines for cell in line)
+    table = np.asarray([[float(cell) if numbers else cell.strip() for cell in line] for line in lines])
+    return table[:, 0] if table.shape[1] == 1 else table
+
+
+def _is_number(cell: str) -> bool:
     try:
-        [float(cell) for cell in first.split(",")]
-        skipped = 0
+        float(cell)
     except ValueError:
-        skipped = 1
-        print(f"{path}: taking the first line for a header", file=sys.stderr)
-    return np.loadtxt(path, delimiter=",", skiprows=skipped)
+        return False
+    return True

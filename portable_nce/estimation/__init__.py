@@ -1,7 +1,17 @@
-"""Estimates of mutual information with intervals, from paired samples of two arrays."""
+"""Estimates of mutual information with lower limits, from paired samples of two arrays."""
 
 from __future__ import annotations
 
-from .information import MutualInformation, mutual_information
+from .information import information_by_column, mutual_information
+from .relations import ColumnInformation, ColumnTable, ConditionalInformation
+from .result import MutualInformation, Settings
 
-__all__ = ["MutualInformation", "mutual_information"]
+__all__ = [
+    "ColumnInformation",
+    "ColumnTable",
+    "ConditionalInformation",
+    "MutualInformation",
+    "Settings",
+    "information_by_column",
+    "mutual_information",
+]

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
 from .. import from_scores
-from .._core.autodiff import stop_gradient, value_and_grad
+from .._core.autodiff import grad
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
-from .._losses.in_batch import info_nce
-from .features import Inputs
+from .features import Inputs, Pairs
 
-__all__ = ["JOINT", "SEPARABLE", "Critic", "linear_loss", "own"]
+__all__ = ["JOINT", "SEPARABLE", "Critic", "gaussian", "mean_loss", "own", "row_losses"]
 
 HIDDEN, OUTPUTS = 64, 32
-CHUNK = 2**22
-"""Scores held at a time by a critic without embeddings."""
-
-Parameters = list[Array]
 
 
 class Critic(NamedTuple):
@@ -30,167 +24,204 @@ class Critic(NamedTuple):
 
     Attributes
     ----------
-    loss : function
-        ``(parameters, x, y)`` to InfoNCE of the pairs, with all others as negatives.
-    judged : function
-        ``(ensemble, x, y)`` to the InfoNCE losses of the rows under the mean score, and the column sums of the softmax
-        minus 1.
+    scores : function
+        ``(parameters, x, y)`` to scores (N, K) of each row of x with each row of y.
+    gradient : function
+        ``(parameters, x, y)`` to the gradient of InfoNCE of the pairs, with all others as negatives.
     initial : function
         ``(random, squares, features)``, with squared canonical correlations, to the parameters that training starts
         from, and those kept if training does not help.
     """
 
-    loss: Callable[[Any, Inputs, Inputs], Array]
-    judged: Callable[[Sequence[Any], Inputs, Inputs], tuple[Array, Array]]
+    scores: Callable[[Any, Inputs, Inputs], Array]
+    gradient: Callable[[Any, Inputs, Inputs], Any]
     initial: Callable[[Random, Array, tuple[int, int]], tuple[Any, Any]]
 
 
-def _normal_matrix(random: Random, like: Array, rows: int, columns: int, scale: float) -> Array:
-    """Matrix of normal random numbers."""
-    numbers = [[random.gauss(0.0, scale) for _ in range(columns)] for _ in range(rows)]
-    return namespace_of(like).asarray(numbers, dtype=like.dtype, device=device_of(like))
+# --------------------------------------------------------------------------------------------------------------- losses
 
 
-def _network(random: Random, like: Array, sizes: Sequence[int]) -> Parameters:
-    """Weights and biases of layers of these sizes."""
-    result = []
-    for a, b in pairwise(sizes):
-        weights = _normal_matrix(random, like, a, b, math.sqrt(1.0 / a))
-        result += [weights, namespace_of(like).zeros_like(weights[0, :])]
+def row_losses(scores: Array, first: int = 0) -> tuple[Array, Array]:
+    """InfoNCE of rows whose positives are on a diagonal from column `first`, and the softmax."""
+    xp = namespace_of(scores)
+    largest = xp.max(scores, axis=1, keepdims=True)
+    weights = xp.exp(scores - largest)
+    total = xp.sum(weights, axis=1, keepdims=True)
+    rows = xp.arange(scores.shape[0], device=device_of(scores))
+    positives = xp.take_along_axis(scores, (rows + first)[:, None], axis=1)
+    return (xp.log(total) + largest - positives)[:, 0], weights / total
+
+
+def mean_loss(scores: Array) -> float:
+    """InfoNCE of a score matrix."""
+    losses, _ = row_losses(scores)
+    return float(namespace_of(losses).mean(losses))
+
+
+def _by_differentiation(scores: Callable[[Any, Inputs, Inputs], Array]) -> Callable[[Any, Inputs, Inputs], Any]:
+    """Gradient of InfoNCE of a score function, by the library."""
+    return grad(lambda parameters, x, y: from_scores.info_nce(scores(parameters, x, y)))
+
+
+# ------------------------------------------------------------------------------------------------------------- networks
+
+
+def _uniform(random: Random, count: int, deviation: float) -> list[float]:
+    """Uniform random numbers of mean 0."""
+    limit = math.sqrt(3.0) * deviation
+    return [limit * (2.0 * random.random() - 1.0) for _ in range(count)]
+
+
+def _network(random: Random, sizes: Sequence[int], last: float = 1.0) -> list[float]:
+    """Weights and biases of layers of these sizes; the weights of the last layer are multiplied by `last`."""
+    result: list[float] = []
+    for k, (a, b) in enumerate(pairwise(sizes)):
+        factor = last if k == len(sizes) - 2 else 1.0
+        result += [*_uniform(random, a * b, factor * math.sqrt(1.0 / a)), *[0.0] * b]
     return result
 
 
-def _with_gradient(losses: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
-    """Losses of the rows, and the gradient of their sum."""
-
-    def total(x: Array) -> tuple[Array, Array]:
-        result = losses(x)
-        return namespace_of(result).sum(result), result
-
-    (_, result), gradient = value_and_grad(total, has_aux=True)(x)
-    return stop_gradient(result), gradient
+def _shapes(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    return [shape for a, b in pairwise(sizes) for shape in ((a, b), (b,))]
 
 
-def _run(layers: Parameters, x: Array) -> Array:
-    xp = namespace_of(layers[0])
+def _parts(parameters: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Arrays of these shapes from a vector of all their entries, in which Adam updates them at once."""
+    xp, result, start = namespace_of(parameters), [], 0
+    for shape in shapes:
+        size = math.prod(shape)
+        result.append(xp.reshape(parameters[start : start + size], shape))
+        start += size
+    return result
+
+
+def _vector(like: Array, numbers: Sequence[float]) -> Array:
+    return namespace_of(like).asarray(numbers, dtype=like.dtype, device=device_of(like))
+
+
+def _run(layers: Sequence[Array], x: Array) -> list[Array]:
+    """Outputs of each layer, the last without tanh."""
+    xp, found = namespace_of(layers[0]), [x]
     for k in range(0, len(layers) - 2, 2):
-        x = xp.tanh(x @ layers[k] + layers[k + 1])
-    return x @ layers[-2] + layers[-1]
+        found.append(xp.tanh(found[-1] @ layers[k] + layers[k + 1]))
+    return [*found, found[-1] @ layers[-2] + layers[-1]]
+
+
+def _pulled(layers: Sequence[Array], outputs: list[Array], cotangent: Array) -> list[Array]:
+    """Gradients of the layers, from the gradient of the last outputs."""
+    result: list[Array] = []
+    for k in range(len(layers) - 2, -1, -2):
+        x = outputs[k // 2]
+        result = [x.T @ cotangent, namespace_of(x).sum(cotangent, axis=0), *result]
+        if k:
+            cotangent = (cotangent @ layers[k].T) * (1.0 - x * x)
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------------ separable
 
 
-def _info_nce(left: Array, right: Array, **options: Any) -> Array:
-    return info_nce(left, right, similarity="dot", temperature=1.0, **options)
-
-
-def _linear(squares: Array) -> Parameters:
+def _linear(squares: Array) -> list[Array]:
     """Linear critic of Gaussians: for correlation r, ``log p(y|x)/p(y) = (r a b - r² b²/2) / (1 - r²) + c(a)``."""
     xp = namespace_of(squares)
     r = xp.sqrt(squares)
     root = xp.sqrt(r / (1.0 - squares))
-    diagonal = xp.eye(r.shape[0], dtype=r.dtype, device=device_of(r)) * root
-    return [diagonal, diagonal, -0.5 * r]  # b is scaled by root
+    return [root, root, -0.5 * r]  # b is scaled by root
 
 
-def _linear_embeddings(parameters: Parameters, x: Inputs, y: Inputs) -> tuple[Array, Array, Array]:
-    a, b = x.coordinates @ parameters[0], y.coordinates @ parameters[1]
-    return a, b, namespace_of(b).sum(b * b * parameters[2], axis=1, keepdims=True)
+def _linear_scores(parameters: Sequence[Array], x: Inputs, y: Inputs) -> Array:
+    """Scores of canonical coordinates, weighted one by one."""
+    a, b = x.coordinates * parameters[0], y.coordinates * parameters[1]
+    return a @ b.T + namespace_of(b).sum(b * b * parameters[2], axis=1)[None, :]
 
 
-def linear_loss(squares: Array, x: Inputs, y: Inputs) -> Array:
-    """InfoNCE of the pairs under the log density ratio of Gaussians with these squared canonical correlations."""
-    a, b, added = _linear_embeddings(_linear(squares), x, y)
-    xp = namespace_of(a)
-    return _info_nce(xp.concat([a, xp.ones_like(added)], axis=1), xp.concat([b, added], axis=1))
+def gaussian(squares: Array, pairs: Pairs) -> Array:
+    """Log density ratio of Gaussians with these squared canonical correlations."""
+    return _linear_scores(_linear(squares), *pairs)
 
 
-def _initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple[Parameters, Parameters]:
-    """Networks with small last layers, and the same with zero last layers."""
-    networks = [_network(random, squares, (width, HIDDEN, HIDDEN, OUTPUTS + k)) for k, width in enumerate(features)]
-    first, kept = ([*_linear(squares), *networks[0], *networks[1]] for _ in range(2))
-    for k in (7, 13):
-        first[k], kept[k] = 0.3 * first[k], namespace_of(kept[k]).zeros_like(kept[k])
-    return first, kept
+def _sizes(width: int, added: int) -> tuple[int, int, int, int]:
+    return width, HIDDEN, HIDDEN, OUTPUTS + added
 
 
-def _embed(parameters: Parameters, x: Inputs, y: Inputs) -> tuple[Array, Array]:
-    """Embeddings whose inner products are the scores ``f(x) · g(y) + b(y)``."""
-    a, b, added = _linear_embeddings(parameters[:3], x, y)
-    u, v = _run(parameters[3:9], x.features), _run(parameters[9:15], y.features)
-    xp, added = namespace_of(a), added + v[:, OUTPUTS:]
-    return xp.concat([a, u, xp.ones_like(added)], axis=1), xp.concat([b, v[:, :OUTPUTS], added], axis=1)
+def _separable_parts(parameters: Array, x: Inputs, y: Inputs) -> list[Array]:
+    linear = [(x.coordinates.shape[1],)] * 3
+    networks = [_shapes(_sizes(z.features.shape[1], k)) for k, z in enumerate((x, y))]
+    return _parts(parameters, [*linear, *networks[0], *networks[1]])
 
 
-def _separable_loss(parameters: Parameters, x: Inputs, y: Inputs) -> Array:
-    return _info_nce(*_embed(parameters, x, y))
+def _initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple[Array, Array]:
+    """Networks with small last layers, and zero networks."""
+    xp = namespace_of(squares)
+    numbers = [_network(random, _sizes(width, k), 0.3) for k, width in enumerate(features)]
+    linear, networks = _linear(squares), _vector(squares, [*numbers[0], *numbers[1]])
+    return xp.concat([*linear, networks]), xp.concat([*linear, xp.zeros_like(networks)])
 
 
-def _separable_judged(ensemble: Sequence[Parameters], x: Inputs, y: Inputs) -> tuple[Array, Array]:
-    """Streamed row losses, and column sums of the softmax minus 1, the gradient by an offset of the column."""
-    rows, columns = zip(*(_embed(p, x, y) for p in ensemble), strict=True)
-    xp = namespace_of(rows[0])
-    one = xp.ones_like(rows[0][:, :1])
-    left = xp.concat([*(f / len(ensemble) for f in rows), one], axis=1)
-
-    right = xp.concat([*columns, xp.zeros_like(one)], axis=1)
-    result, gradient = _with_gradient(lambda right: _info_nce(left, right, reduction="none"), right)
-    return result, gradient[:, -1]
+def _separable_scores(parameters: Array, x: Inputs, y: Inputs) -> Array:
+    parts = _separable_parts(parameters, x, y)
+    u, v = _run(parts[3:9], x.features)[-1], _run(parts[9:15], y.features)[-1]
+    return _linear_scores(parts, x, y) + u @ v[:, :OUTPUTS].T + v[:, OUTPUTS][None, :]
 
 
-SEPARABLE = Critic(_separable_loss, _separable_judged, _initial)
-"""Scores ``f(x) · g(y) + b(y)``, which InfoNCE streams.
+def _separable_gradient(parameters: Array, x: Inputs, y: Inputs) -> Array:
+    """Gradient in closed form: the derivative by the scores is the softmax minus the identity, over N."""
+    parts = _separable_parts(parameters, x, y)
+    left, right = _run(parts[3:9], x.features), _run(parts[9:15], y.features)
+    u, v, offsets = left[-1], right[-1][:, :OUTPUTS], right[-1][:, OUTPUTS]
+    scores = _linear_scores(parts, x, y) + u @ v.T + offsets[None, :]
+    xp, count = namespace_of(scores), scores.shape[0]
+    _, softmax = row_losses(scores)
+    slopes = (softmax - xp.eye(count, dtype=scores.dtype, device=device_of(scores))) / count
+    of_columns = xp.sum(slopes, axis=0)
+    b = y.coordinates * parts[1]
+    of_a = slopes @ b
+    of_b = slopes.T @ (x.coordinates * parts[0]) + 2.0 * of_columns[:, None] * b * parts[2]
+    of_v = xp.concat([slopes.T @ u, of_columns[:, None]], axis=1)
+    found = [
+        xp.sum(of_a * x.coordinates, axis=0),
+        xp.sum(of_b * y.coordinates, axis=0),
+        xp.sum(of_columns[:, None] * b * b, axis=0),
+        *_pulled(parts[3:9], left, slopes @ v),
+        *_pulled(parts[9:15], right, of_v),
+    ]
+    return xp.concat([xp.reshape(z, (-1,)) for z in found])
+
+
+SEPARABLE = Critic(_separable_scores, _separable_gradient, _initial)
+"""Scores ``f(x) · g(y) + b(y)``.
 
 Training starts from the Gaussian log density ratio in canonical coordinates; networks learn the rest."""
 
 
-# -------------------------------------------------------------------------------------------------------- of all pairs
+# --------------------------------------------------------------------------------------------------------- of all pairs
 
 
-def of_all_pairs(scores: Callable[[Any, Inputs, Inputs], Array], width: int, initial: Callable[..., Any]) -> Critic:
-    """Critic of a function from parameters, x and y to scores (N, K), which holds `width` numbers per score."""
-
-    def loss(parameters: Any, x: Inputs, y: Inputs) -> Array:
-        return from_scores.info_nce(scores(parameters, x, y))
-
-    def judged(ensemble: Sequence[Any], x: Inputs, y: Inputs) -> tuple[Array, Array]:
-        first = x.coordinates
-        xp, count = namespace_of(first), first.shape[0]
-        size = max(1, CHUNK // (count * width))
-        losses, shares = [], xp.zeros_like(first[:, 0])
-        for start in range(0, count, size):
-            numbers = xp.arange(start, min(start + size, count), device=device_of(first))
-            some = x.select(numbers)
-            mean = sum(scores(p, some, y) for p in ensemble) / len(ensemble)
-            result, gradient = _with_gradient(partial(from_scores.info_nce, positives=numbers, reduction="none"), mean)
-            losses.append(result)
-            shares = shares + xp.sum(gradient, axis=0)
-        return xp.concat(losses), shares
-
-    return Critic(loss, judged, initial)
-
-
-def _joint_scores(parameters: Parameters, x: Inputs, y: Inputs) -> Array:
-    f, g = _embed(parameters[:15], x, y)
-    u, v = _run(parameters[15:19], x.features), _run(parameters[19:23], y.features)
+def _joint_scores(parameters: tuple[Array, Array], x: Inputs, y: Inputs) -> Array:
+    sizes = [_shapes((z.features.shape[1], HIDDEN, OUTPUTS)) for z in (x, y)]
+    parts = _parts(parameters[1], [*sizes[0], *sizes[1], (OUTPUTS,)])
+    u, v = _run(parts[:4], x.features)[-1], _run(parts[4:8], y.features)[-1]
     xp = namespace_of(u)
     inner = xp.tanh(u[:, None, :] + v[None, :, :])
-    return f @ g.T + xp.sum(inner * parameters[23], axis=-1)
+    return _separable_scores(parameters[0], x, y) + xp.sum(inner * parts[8], axis=-1)
 
 
-def _joint_initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple[Parameters, Parameters]:
+def _joint_initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple[Any, Any]:
     """Parameters of the separable critic and of the joint term, whose weights are 0 in the kept critic."""
     first, kept = _initial(random, squares, features)
-    layers = [x for width in features for x in _network(random, squares, (width, HIDDEN, OUTPUTS))]
-    weights = _normal_matrix(random, squares, OUTPUTS, 1, 0.1)[:, 0]
-    return [*first, *layers, weights], [*kept, *layers, namespace_of(weights).zeros_like(weights)]
+    layers = [z for width in features for z in _network(random, (width, HIDDEN, OUTPUTS))]
+    weights = _uniform(random, OUTPUTS, 0.1)
+    return (first, _vector(squares, [*layers, *weights])), (kept, _vector(squares, [*layers, *[0.0] * OUTPUTS]))
 
 
 def own(scores: Callable[[Any, Array, Array], Array], parameters: Any) -> Critic:
     """Critic of a user's function from parameters, x and y to scores (N, K)."""
-    return of_all_pairs(lambda p, x, y: scores(p, x.coordinates, y.coordinates), 1, lambda *_: (parameters, parameters))
+
+    def of_inputs(parameters: Any, x: Inputs, y: Inputs) -> Array:
+        return scores(parameters, x.scores, y.scores)
+
+    return Critic(of_inputs, _by_differentiation(of_inputs), lambda *_: (parameters, parameters))
 
 
-JOINT = of_all_pairs(_joint_scores, OUTPUTS, _joint_initial)
+JOINT = Critic(_joint_scores, _by_differentiation(_joint_scores), _joint_initial)
 """Separable scores plus ``w · tanh(u(x) + v(y))``, which can follow sharp edges, at `OUTPUTS` numbers per score."""

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array, Namespace
 
-__all__ = ["Canonical", "Inputs", "Pairs", "Scaler", "canonical", "fitted", "indices"]
+__all__ = [
+    "Canonical",
+    "Inputs",
+    "Pairs",
+    "Product",
+    "Scaler",
+    "canonical",
+    "fitted",
+    "indices",
+    "normal_scores",
+    "telling_products",
+]
 
 LIMIT = 4.0
 """Largest standardised coordinate, so that an outlier does not set the scale of a network's input."""
@@ -16,11 +29,16 @@ SMALLEST = 1e-6
 """Smallest variance used as a divisor, relative to the largest."""
 
 
+MOST_PRODUCTS, MOST_CANDIDATES, LONGEST_PRODUCT = 6, 2000, 4
+"""Products of columns kept, candidates, and factors."""
+
+
 class Inputs(NamedTuple):
-    """Inputs of critics: canonical coordinates, and features for networks."""
+    """Inputs of critics: canonical coordinates, features for networks, and the columns' own scores for kernels."""
 
     coordinates: Array
     features: Array
+    scores: Array
 
     def select(self, numbers: Array) -> Inputs:
         """Selected rows."""
@@ -43,6 +61,21 @@ class Pairs(NamedTuple):
         chosen = indices(numbers, self.x.coordinates)
         return Pairs(self.x.select(chosen), self.y.select(chosen))
 
+    def joined(self, other: Pairs) -> Pairs:
+        """These pairs, then the others."""
+        xp = namespace_of(self.x.coordinates)
+        return Pairs(
+            *(
+                Inputs(*(xp.concat(two, axis=0) for two in zip(a, b, strict=True)))
+                for a, b in zip(self, other, strict=True)
+            )
+        )
+
+    def single(self) -> Pairs:
+        """The same in float32, in which training is faster."""
+        xp = namespace_of(self.x.coordinates)
+        return Pairs(*(Inputs(*(xp.astype(z, xp.float32) for z in inputs)) for inputs in self))
+
 
 def indices(numbers: Iterable[int], like: Array) -> Array:
     """Row indices as an array of the library and device of another."""
@@ -50,24 +83,80 @@ def indices(numbers: Iterable[int], like: Array) -> Array:
     return xp.asarray(list(numbers), dtype=xp.int32, device=device_of(like))
 
 
+class Product(NamedTuple):
+    """Product of the scores of some columns, or of their signs."""
+
+    columns: tuple[int, ...]
+    signs: bool
+
+    def of(self, scores: Array) -> Array:
+        """Products (n,) of the scores (n, D)."""
+        result = scores[:, self.columns[0]]
+        for k in self.columns[1:]:
+            result = result * scores[:, k]
+        return namespace_of(scores).sign(result) if self.signs else result
+
+
 class Scaler(NamedTuple):
-    """Location, scale and sorted columns of the training pairs."""
+    """Location, scale, sorted columns and sorted products of the training pairs."""
 
     transform: str
     mean: Array
     deviation: Array
     middle: Array
     columns: Array
+    products: tuple[tuple[Product, Array], ...] = ()
 
     def __call__(self, x: Array) -> Inputs:
         """Coordinates for linear critics, and features for networks."""
-        xp = namespace_of(x)
+        xp, width = namespace_of(x), x.shape[1]
         standard = xp.clip((x - self.mean) / self.deviation, -LIMIT, LIMIT)
         if self.transform == "standardize":
-            return Inputs(standard, standard)
+            return Inputs(standard, standard, standard)
         x = _ranked(xp, x, self.mean, self.middle)
-        scores = xp.stack([_normal_scores(xp, self.columns[:, k], x[:, k]) for k in range(x.shape[1])], axis=1)
-        return Inputs(scores, xp.concat([scores, standard], axis=1))
+        each = [normal_scores(xp, self.columns[:, k], x[:, k]) for k in range(x.shape[1])]
+        own = xp.stack(each[:width], axis=1)
+        each += [normal_scores(xp, ordered, product.of(own)) for product, ordered in self.products]
+        scores = xp.stack(each, axis=1)
+        return Inputs(scores, xp.concat([scores, standard], axis=1), own)
+
+    def extended(self, products: Sequence[Product], scores: Array) -> Scaler:
+        """Scaler with products of the scores of the training pairs as further columns."""
+        xp = namespace_of(scores)
+        return self._replace(products=tuple((product, xp.sort(product.of(scores))) for product in products))
+
+
+def telling_products(scores: Array, others: Array) -> list[Product]:
+    """Products of columns with the largest correlations with columns of the other array, beyond chance.
+
+    Sums of functions of single columns miss them: the sign of y may be the product of the signs of four columns. The
+    numbers of factors are those for which the candidates can all be tried.
+    """
+    xp, (count, width) = namespace_of(scores), scores.shape
+    numbers = [m for m in range(2, LONGEST_PRODUCT + 1) if m <= width and math.comb(width, m) <= MOST_CANDIDATES]
+    candidates = [
+        Product(columns, signs) for m in numbers for columns in combinations(range(width), m) for signs in (True, False)
+    ]
+    if not candidates:
+        return []
+    others = others - xp.mean(others, axis=0)
+    others = others / _deviations(others)
+    strongest: list[tuple[float, Product]] = []
+    for start in range(0, len(candidates), 256):
+        some = candidates[start : start + 256]
+        z = xp.stack([product.of(scores) for product in some], axis=1)
+        z = z - xp.mean(z, axis=0)
+        found = xp.max(xp.abs((z / _deviations(z)).T @ others), axis=1) / count
+        strongest += [(float(found[k]), product) for k, product in enumerate(some)]
+    chance = math.sqrt(2.0 * math.log(2.0 * len(candidates) * others.shape[1]) / count)
+    strongest.sort(key=lambda pair: -pair[0])
+    return [product for size, product in strongest[:MOST_PRODUCTS] if size > 1.2 * chance]
+
+
+def _deviations(z: Array) -> Array:
+    xp = namespace_of(z)
+    found = xp.sqrt(xp.mean(z * z, axis=0))
+    return xp.where(found > 0, found, xp.ones_like(found))
 
 
 def fitted(x: Array, transform: str) -> Scaler:
@@ -91,7 +180,7 @@ def _ranked(xp: Namespace, x: Array, mean: Array, middle: Array) -> Array:
     return xp.concat([x, xp.log1p(xp.mean(((x - mean) / middle) ** 2, axis=1, keepdims=True))], axis=1)
 
 
-def _normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
+def normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
     """Normal quantile of each value's rank among the sorted training values, interpolated linearly.
 
     Mutual information is invariant to it. Tukey's lambda distribution approximates the normal quantile.

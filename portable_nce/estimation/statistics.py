@@ -1,4 +1,4 @@
-"""Means of bounds over folds, with standard errors by the influence of each pair."""
+"""Means of bounds over folds and splits, with standard errors by the influence of each pair."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Fold", "Summary", "extrapolated", "quantile", "summary"]
+__all__ = ["Fold", "Summary", "averaged", "extrapolated", "holm", "p_value", "quantile", "summary"]
 
 Z = 1.6449  # 95 % quantile of the normal distribution
 
@@ -25,45 +25,81 @@ class Fold(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Mean over folds, its standard error, and the number of independent clusters."""
+    """Mean over folds, its standard error, and the degrees of freedom of the error."""
 
     value: float
     error: float
-    clusters: int
+    freedom: float
 
     @property
     def margin(self) -> float:
         """One-sided 5 % margin below the value."""
-        return quantile(self.clusters - 1) * self.error
+        return quantile(self.freedom) * self.error
 
 
 def quantile(freedom: float) -> float:
     """95 % quantile of Student's distribution (Cornish and Fisher 1938)."""
-    return Z + (Z**3 + Z) / (4.0 * max(freedom, 1.0))
+    n = max(freedom, 1.0)
+    second = (5.0 * Z**5 + 16.0 * Z**3 + 3.0 * Z) / (96.0 * n * n)
+    return Z + (Z**3 + Z) / (4.0 * n) + second
+
+
+def p_value(value: float, error: float, freedom: float) -> float:
+    """Probability of at least this value over its error if the mean is 0 (Wallace 1959)."""
+    if error <= 0.0:
+        return 1.0 if value <= 0.0 else 0.0
+    n, t = max(freedom, 1.0), value / error
+    size = (8.0 * n + 1.0) / (8.0 * n + 3.0) * math.sqrt(n * math.log1p(t * t / n))
+    return 0.5 * math.erfc(math.copysign(size, t) / math.sqrt(2.0))
+
+
+def holm(probabilities: Sequence[float]) -> list[float]:
+    """Probabilities corrected for their number (Holm 1979)."""
+    order = sorted(range(len(probabilities)), key=lambda k: probabilities[k])
+    result, largest = [1.0] * len(order), 0.0
+    for place, k in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - place) * probabilities[k]))
+        result[k] = largest
+    return result
 
 
 def summary(folds: Sequence[Fold]) -> Summary:
-    """Mean of the bounds, with the error of independent folds."""
-    variance, number = 0.0, 0
+    """Mean of the bounds over folds, weighted by their pairs, with the error of independent clusters."""
+    total = sum(len(fold.influence) for fold in folds)
+    variance, squares = 0.0, 0
     for fold in folds:
         sums: dict[int, float] = {}
+        sizes: dict[int, int] = {}
         for cluster, influence in zip(fold.clusters, fold.influence, strict=True):
             sums[cluster] = sums.get(cluster, 0.0) + influence
-        count, number = len(sums), number + len(sums)
-        scale = count / max(count - 1, 1) / (len(fold.influence) * len(folds)) ** 2
-        variance += scale * math.fsum(x * x for x in sums.values())
-    return Summary(math.fsum(fold.bound for fold in folds) / len(folds), math.sqrt(variance), number)
+            sizes[cluster] = sizes.get(cluster, 0) + 1
+        count = len(sums)
+        variance += count / max(count - 1, 1) / total**2 * math.fsum(x * x for x in sums.values())
+        squares += sum(size * size for size in sizes.values())
+    value = math.fsum(fold.bound * len(fold.influence) for fold in folds) / total
+    return Summary(value, math.sqrt(variance), total**2 / squares - len(folds))
 
 
-def extrapolated(whole: Sequence[Fold], single: Sequence[Fold], half: Sequence[Fold], rate: float) -> Summary:
-    """Mean of the bounds plus `rate` times the gain, if positive, of single critics over those of half the pairs.
+def averaged(summaries: Sequence[Summary]) -> Summary:
+    """Mean of estimates from several splits of the same pairs.
+
+    The deviation of a mean is at most the root mean square of the deviations, whatever the correlations.
+    """
+    count = len(summaries)
+    value = math.fsum(each.value for each in summaries) / count
+    error = math.sqrt(math.fsum(each.error**2 for each in summaries) / count)
+    return Summary(value, error, min(each.freedom for each in summaries))
+
+
+def extrapolated(whole: Sequence[Fold], half: Sequence[Fold], rate: float) -> Summary:
+    """Mean of the bounds plus `rate` times the gain, if positive, over those of half the pairs.
 
     Errors are added as if independent, though they are of the same pairs: this is conservative, to allow for the
     unknown rate. The spread of the gain over folds covers the randomness of training.
     """
     all_pairs, some = summary(whole), summary(half)
-    gains = [a.bound - b.bound for a, b in zip(single, half, strict=True)]
+    gains = [a.bound - b.bound for a, b in zip(whole, half, strict=True)]
     mean = math.fsum(gains) / len(gains)
     spread = math.fsum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1) / len(gains)
     error = math.sqrt(((1.0 + rate) * all_pairs.error) ** 2 + (rate * some.error) ** 2 + rate**2 * spread)
-    return Summary(all_pairs.value + rate * max(mean, 0.0), error, all_pairs.clusters)
+    return Summary(all_pairs.value + rate * max(mean, 0.0), error, all_pairs.freedom)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from .._core.autodiff import grad
-from .._core.namespace import namespace_of
+from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .._core.trees import mapped
-from .critics import Critic, linear_loss
+from .critics import Critic, gaussian, mean_loss, row_losses
 from .features import Canonical, Inputs, Pairs, canonical
 
-__all__ = ["Trained", "Trainer", "best_start"]
+__all__ = ["HOST", "Library", "Trained", "Trainer", "best_start", "library_of"]
 
 RATE, DECAY, WARM_UP = 5e-3, 0.01, 20
 EVERY = 25
@@ -39,17 +39,48 @@ def best_start(train: Pairs, stop: Pairs) -> Canonical:
     analyses = canonical(train.x.coordinates, train.y.coordinates, RIDGES)
     starts = [analysis.shrunk(multiple) for analysis in analyses for multiple in SHRINKING]
     starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
-    return min(starts, key=lambda start: float(linear_loss(start.squares, *start.applied(stop))))
+    return min(starts, key=lambda start: mean_loss(gaussian(start.squares, start.applied(stop))))
+
+
+class Library(NamedTuple):
+    """Library that trains a critic: how pairs enter it, and how it compiles functions."""
+
+    entered: Callable[[Pairs], Pairs]
+    compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+HOST = Library(lambda pairs: pairs, lambda function: function)
+"""The library of the inputs, without a compiler."""
+
+
+def library_of(like: Array) -> Library:
+    """Library of a user's arrays."""
+    xp, device = namespace_of(like), device_of(like)
+
+    def entered(pairs: Pairs) -> Pairs:
+        return Pairs(*(Inputs(*(xp.asarray(z, dtype=like.dtype, device=device) for z in inputs)) for inputs in pairs))
+
+    return Library(entered, adapter_of(like).compiled)
+
+
+def _batch(number: int, size: int, random: Random) -> list[int]:
+    """Random rows: an arithmetic sequence modulo their number, much cheaper than a permutation."""
+    start, stride = random.randrange(number), random.randrange(1, max(2, number))
+    while math.gcd(stride, number) > 1:
+        stride = random.randrange(1, number)
+    return [(start + stride * k) % number for k in range(min(size, number))]
 
 
 class Trainer:
-    """Training of a critic by Adam (Kingma and Ba 2015) with decoupled weight decay, compiled if the library can."""
+    """Training of a critic by Adam (Kingma and Ba 2015) with decoupled weight decay."""
 
-    def __init__(self, critic: Critic, like: Array, *, steps: int, batch: int) -> None:
-        compiled = adapter_of(like).compiled
-        self.initial, self.steps, self.batch = critic.initial, steps, batch
-        self.loss, self.judged = compiled(critic.loss), compiled(critic.judged)
-        gradient = grad(critic.loss)
+    def __init__(self, critic: Critic, library: Library, *, steps: int, batch: int) -> None:
+        self.initial, self.steps, self.batch, self.library = critic.initial, steps, batch, library
+        gradient = critic.gradient
+
+        def loss(parameters: Any, x: Inputs, y: Inputs) -> Array:
+            losses, _ = row_losses(critic.scores(parameters, x, y))
+            return namespace_of(losses).mean(losses)
 
         def step(state: Any, x: Inputs, y: Inputs, rates: tuple[float, float, float]) -> Any:
             (parameters, first, second), (rate, scale, root) = state, rates
@@ -62,23 +93,21 @@ class Trainer:
 
             return mapped(update, parameters, first, second), first, second
 
-        self.step = compiled(step)
+        self.step, self.loss, self.scores = (library.compiled(f) for f in (step, loss, critic.scores))
 
     def trained(self, train: Pairs, stop: Pairs, start: Array, random: Random) -> Trained:
         """Critic with the best bound on the stopping pairs."""
         # Do not restart from zero last layers, which have no gradient.
         restart, kept = self.initial(random, start, (train.x.features.shape[1], train.y.features.shape[1]))
+        stop = self.library.entered(stop)
         best, zeros = float(self.loss(kept, *stop)), mapped(lambda p: 0.0 * p, restart)
         state = (restart, zeros, zeros)
-        order: list[int] = []
         waited = drops = 0
         for step in range(1, self.steps + 1):
-            if len(order) < min(self.batch, train.number):
-                order = random.sample(range(train.number), train.number)
-            chosen, order = order[: self.batch], order[self.batch :]
+            chosen = _batch(train.number, self.batch, random)
             rate = RATE * min(1.0, step / WARM_UP) * DROP**drops
             rates = rate, rate / (1.0 - 0.9**step), 1.0 / math.sqrt(1.0 - 0.999**step)
-            state = self.step(state, *train.select(chosen), rates)
+            state = self.step(state, *self.library.entered(train.select(chosen)), rates)
             if step % EVERY == 0:
                 loss, waited = float(self.loss(state[0], *stop)), waited + 1
                 if loss < best:

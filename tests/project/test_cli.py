@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -202,27 +203,42 @@ def test_the_mutual_information_of_files(tmp_path: Path) -> None:
     numpy.savetxt(tmp_path / "y.csv", y, delimiter=",", header="y", comments="")
     numpy.savez(tmp_path / "both.npz", x=x, y=y)
     picture = tmp_path / "found.png"
-    apart = run("mi", str(tmp_path / "x.npy"), str(tmp_path / "y.csv"), "--folds", "2", "--output", str(picture))
+    options = "--folds", "2", "--splits", "1", "--output", str(picture)
+    apart = run("mi", str(tmp_path / "x.npy"), str(tmp_path / "y.csv"), *options)
     assert apart.returncode == 0, apart.stderr
     assert "mutual information of 100 pairs, in nats" in apart.stdout
-    assert "y.csv: taking the first line for a header" in apart.stderr
+    assert "nats (" in apart.stdout
+    assert "y.csv: using the first line as a header" in apart.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
-    together = run("mi", str(tmp_path / "both.npz"), "--folds", "2", "--output", str(picture))
-    assert together.stdout == apart.stdout
+    together = run("mi", str(tmp_path / "both.npz"), *options)
+    assert together.stdout == apart.stdout.replace(".png", ".png, in place of the file of that name")
+    (tmp_path / "names.csv").write_text("\n".join("ab"[i % 2] for i in range(100)), encoding="utf-8")
+    for separator in ";\t":
+        numpy.savetxt(tmp_path / "x.txt", x, delimiter=separator)
+        groups = "--groups", str(tmp_path / "names.csv"), "--steps", "5", "--json"
+        result = run("mi", str(tmp_path / "x.txt"), str(tmp_path / "names.csv"), *options, *groups[2:])
+        found = json.loads(result.stdout)
+        assert (found["settings"]["pairs"], found["settings"]["steps"]) == (100, 5)
+    grouped = run("mi", str(tmp_path / "x.npy"), str(tmp_path / "y.csv"), *groups)
+    assert "at least 4 independent groups of rows, got 2" in grouped.stderr
 
 
 def test_files_that_are_no_two_arrays(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     numpy.save(tmp_path / "x.npy", numpy.zeros((4, 2)))
     numpy.savez(tmp_path / "three.npz", a=numpy.zeros(4), b=numpy.zeros(4), c=numpy.zeros(4))
-    (tmp_path / "words.csv").write_text("a,b\nc,d\n", encoding="utf-8")
+    numpy.save(tmp_path / "objects.npy", numpy.asarray([1, "a"], dtype=object))
+    (tmp_path / "ragged.csv").write_text("a,b\nc\n", encoding="utf-8")
+    (tmp_path / "gaps.csv").write_text("1,2\n3,\n", encoding="utf-8")
     for files, expected in (
         (["x.npy"], "expected two files, or one npz file with the arrays x and y"),
         (["three.npz"], "three.npz: expected arrays x and y, got a, b, c"),
         (["x.npy", "none.npy"], "none.npy: [Errno 2] No such file or directory"),
-        (["x.npy", "words.csv"], "words.csv: could not convert string"),
+        (["x.npy", "ragged.csv"], "ragged.csv: expected 2 values in each line, got [1, 2]"),
+        (["x.npy", "gaps.csv"], "gaps.csv: row 2 has an empty cell"),
+        (["x.npy", "objects.npy"], "objects.npy: Object arrays cannot be loaded"),
         (["x.npy", "three.npz"], "three.npz: expected one array, got a, b, c"),
-        (["x.npy", "x.npy"], "x: expected at least 48 independent rows for 3 folds, got 4"),
+        (["x.npy", "x.npy"], "x: expected at least 48 rows, got 4"),
     ):
         result = run("mi", *(str(tmp_path / name) for name in files))
         assert result.returncode == 1

@@ -1,0 +1,130 @@
+"""Signs that rows are not independent draws: equal rows, near copies, and dependence on the order of rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+from .._core.namespace import namespace_of
+from .._core.protocol import Array
+from .features import indices, normal_scores
+from .folds import by_label
+
+__all__ = ["correlation_time", "equal_rows", "has_near_copies", "is_serial"]
+
+NEIGHBOURS, QUERIES = 12, 600
+JUMP = 6.0
+"""Standard errors by which the spacings of one neighbour may exceed those of the others."""
+GAP = 0.1
+"""Smallest excess that is a sign of copies; in many dimensions, spacings of first neighbours are a little larger."""
+SERIAL = 3.0
+"""Standard errors of a lag correlation of independent rows that are a sign of dependence."""
+
+
+class EqualRows(NamedTuple):
+    """Rows of each group of equal pairs, and the number of rows that repeat another."""
+
+    clusters: list[list[int]]
+    repeated: int
+
+
+def equal_rows(x: Array, y: Array) -> EqualRows:
+    """Group equal pairs that atoms do not explain.
+
+    An atom of x is a value that occurs with several values of y too, or one of at most √N values: independent draws
+    from a table of few values do repeat. Copies of continuous rows meet their own partners alone. If all numbers of
+    repeats have a common divisor, the table was copied as a whole.
+    """
+    left, right = ([tuple(row) for row in z.tolist()] for z in (x, y))
+    pairs = list(zip(left, right, strict=True))
+    of_x, of_y, of_both = Counter(left), Counter(right), Counter(pairs)
+    few = math.isqrt(len(pairs))
+    whole = len(of_both) > few // 2 and math.gcd(*of_both.values()) > 1
+
+    def is_atom(pair: tuple[tuple[float, ...], tuple[float, ...]]) -> bool:
+        number = of_both[pair]
+        (a, b), tables = pair, (of_x, of_y)
+        return all(table[z] > number or len(table) <= few for table, z in zip(tables, (a, b), strict=True))
+
+    def label(i: int) -> object:
+        pair = pairs[i]
+        return pair if of_both[pair] > 1 and (whole or not is_atom(pair)) else i
+
+    clusters = by_label([label(i) for i in range(len(pairs))])
+    return EqualRows(clusters, sum(len(rows) - 1 for rows in clusters))
+
+
+def _columns(x: Array) -> Array:
+    """Normal scores of the columns."""
+    xp = namespace_of(x)
+    return xp.stack([normal_scores(xp, xp.sort(x[:, k]), x[:, k]) for k in range(x.shape[1])], axis=1)
+
+
+def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> bool:
+    """Whether the distances of pairs to their neighbours have a jump, as noisy copies have.
+
+    If the density is smooth at the scale of k neighbours, ``k log(d[k+1] / d[k])`` of their distances d is exponential
+    with mean 1/D in D dimensions, for every k (Facco et al. 2017). In m noisy copies, it is larger at m - 1.
+    Lattices have tied distances, and are left out.
+    """
+    if len(rows) < 4 * NEIGHBOURS:
+        return False
+    xp = namespace_of(x)
+    z = xp.concat([_columns(v) for v in (x, y)], axis=1)
+    z = xp.take(z, indices(rows, z), axis=0)
+    chosen = random.sample(range(len(rows)), min(QUERIES, len(rows)))
+    some = xp.take(z, indices(chosen, z), axis=0)
+    squares = xp.sum(some * some, axis=1)[:, None] + xp.sum(z * z, axis=1)[None, :] - 2.0 * (some @ z.T)
+    near = xp.sort(xp.maximum(squares, xp.zeros_like(squares)), axis=1)[:, 1 : NEIGHBOURS + 2]
+    smooth = xp.all(near[:, 1:] - near[:, :-1] > 1e-12 * (1.0 + near[:, 1:]), axis=1)
+    smooth = xp.logical_and(smooth, near[:, 0] > 1e-10)  # noqa: PLR2004  (rounding)
+    count = int(xp.sum(xp.astype(smooth, xp.int64)))
+    if 2 * count < len(chosen):
+        return False
+    logs = xp.log(near[xp.astype(xp.nonzero(smooth)[0], xp.int64), :])
+    steps = [0.5 * (k + 1) * (logs[:, k + 1] - logs[:, k]) for k in range(NEIGHBOURS)]
+    means = [float(xp.mean(step)) for step in steps]
+    typical = sorted(means)[len(means) // 2]
+    return max(means[:-1]) > typical * (1.0 + JUMP / math.sqrt(count)) + GAP
+
+
+def _lag(z: Array, lag: int) -> Array:
+    """Correlations of the columns with themselves some rows later."""
+    xp = namespace_of(z)
+    z = z - xp.mean(z, axis=0)
+    total = xp.sum(z * z, axis=0)
+    total = xp.where(total > 0, total, xp.ones_like(total))
+    return xp.sum(z[lag:, :] * z[:-lag, :], axis=0) / total
+
+
+def is_serial(x: Array, y: Array) -> bool:
+    """Whether the order of the rows tells about both x and y: neighbouring rows are alike in both."""
+    xp, count = namespace_of(x), x.shape[0]
+    found = []
+    for z in (x, y):
+        limit = math.sqrt(SERIAL**2 + 2.0 * math.log(z.shape[1]))
+        scores = _columns(z)
+        found.append(max(float(xp.max(_lag(scores, lag))) * math.sqrt(count) / limit for lag in (1, 2)))
+    return min(found) > 1.0
+
+
+def correlation_time(x: Array, y: Array) -> float:
+    """Rows as informative as one independent row: 1 plus twice the correlations of all lags until they are noise.
+
+    The larger of the times of x and of y, or twice that of their products, which decides for independent series.
+    """
+    xp, count = namespace_of(x), x.shape[0]
+    scores = [_columns(z) for z in (x, y)]
+    longest = 1.0
+    for chosen, factor in ((scores[:1], 1.0), (scores[1:], 1.0), (scores, 2.0)):
+        total, lag = 1.0, 1
+        while lag < count // 4:
+            most = math.prod(float(xp.max(_lag(z, lag))) for z in chosen)
+            if most < (2.0 / math.sqrt(count)) ** len(chosen):
+                break
+            total, lag = total + 2.0 * most, lag + 1
+        longest = max(longest, factor * total)
+    return longest

@@ -1,0 +1,119 @@
+"""Kernel critic: log density ratio by Gaussian kernels, in closed form, for few dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .._core.namespace import device_of, namespace_of
+from .._core.protocol import Array
+from .features import Inputs, Pairs
+
+__all__ = ["Kernels", "fitted_kernels"]
+
+WIDTHS = (0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
+"""Deviations of the kernels, of coordinates with a deviation of 1."""
+PRIOR = 0.02
+"""Pairs at a ratio of 1 that are added to the pairs around a place."""
+ITERATIONS = 300
+SMALLEST, CONSTANT = 0.01, 0.03
+"""Smallest share of a component, and least share of the constant ratio 1, which bounds the losses."""
+MOST_CENTRES = 1500
+MOST_COLUMNS = 4
+
+
+class Component(NamedTuple):
+    """Share of a kernel estimate: a space, and widths of the kernels of x and of y."""
+
+    share: float
+    space: int
+    left: float
+    right: float
+
+
+class Kernels(NamedTuple):
+    """Mixture of kernel estimates of ``p(x, y) / (p(x) p(y))``.
+
+    Around a pair, kernels count the training pairs J and those expected of independent arrays, E. The ratio is
+    ``(J + PRIOR) / (E + PRIOR)``, the mean of its posterior distribution if J is Poisson distributed.
+    """
+
+    components: list[Component]
+    centres: Pairs
+    columns: list[int]
+
+    def with_centres(self, pairs: Pairs) -> Kernels:
+        """The same with kernels at the last of these pairs."""
+        return self._replace(centres=pairs.select(range(max(0, pairs.number - MOST_CENTRES), pairs.number)))
+
+    def scores(self, x: Pairs, y: Pairs) -> Array:
+        """Log ratios of each row of x with each row of y."""
+        shape = (x.number, y.number)
+        xp, like = namespace_of(x.x.features), x.x.features
+        total = xp.full(
+            shape, 1.0 - math.fsum(c.share for c in self.components), dtype=like.dtype, device=device_of(like)
+        )
+        known: dict[tuple[str, int, float], tuple[Array, Array]] = {}
+
+        def masses(side: str, space: int, width: float) -> tuple[Array, Array]:
+            """Kernels at the centres, and their sums."""
+            if (side, space, width) not in known:
+                inputs, own = (x.x, self.centres.x) if side == "x" else (y.y, self.centres.y)
+                found = _masses(_squares(*(_view(z, self.columns[space]) for z in (inputs, own))), width)
+                known[side, space, width] = found, xp.sum(found, axis=1)
+            return known[side, space, width]
+
+        for share, space, left, right in self.components:
+            (a, of_a), (b, of_b) = masses("x", space, left), masses("y", space, right)
+            total = total + share * _ratio(a @ b.T, of_a[:, None], of_b[None, :], a.shape[1])
+        return xp.log(total)
+
+
+def _view(inputs: Inputs, columns: int) -> Array:
+    """Leading canonical coordinates, or all scores of the original columns (0)."""
+    return inputs.coordinates[:, :columns] if columns else inputs.scores
+
+
+def _squares(x: Array, y: Array) -> Array:
+    xp = namespace_of(x)
+    squares = xp.sum(x * x, axis=1)[:, None] + xp.sum(y * y, axis=1)[None, :] - 2.0 * (x @ y.T)
+    return xp.maximum(squares, xp.zeros_like(squares))
+
+
+def _masses(squares: Array, width: float) -> Array:
+    return namespace_of(squares).exp(squares * (-0.5 / width**2))
+
+
+def _ratio(both: Array, left: Array, right: Array, count: int) -> Array:
+    return (both + PRIOR) / (left * right / count + PRIOR)
+
+
+def fitted_kernels(train: Pairs, columns: Sequence[int]) -> Kernels:
+    """Kernels at training pairs, with shares that are likely for each pair given the others (by EM)."""
+    xp = namespace_of(train.x.features)
+    centres = train.select(range(min(train.number, MOST_CENTRES)))
+    count = centres.number
+    inside = 1.0 - xp.eye(count, dtype=centres.x.features.dtype, device=device_of(centres.x.features))
+    ratios: list[Array] = []
+    kinds: list[tuple[int, float, float]] = []
+    for space, k in enumerate(columns):
+        distances = [_squares(z, z) for z in (_view(centres.x, k), _view(centres.y, k))]
+        masses = [[_masses(square, width) * inside for width in WIDTHS] for square in distances]
+        sums = [[xp.sum(mass, axis=1) for mass in of_side] for of_side in masses]
+        for i, left in enumerate(WIDTHS):
+            for j, right in enumerate(WIDTHS):
+                both = xp.sum(masses[0][i] * masses[1][j], axis=1)
+                ratios.append(_ratio(both, sums[0][i], sums[1][j], count - 1))
+                kinds.append((space, left, right))
+    table = xp.stack([xp.ones_like(ratios[0]), *ratios], axis=1)
+    shares = xp.full_like(table[0, :], 1.0 / table.shape[1])
+    for _ in range(ITERATIONS):
+        joint = table * shares
+        shares = xp.mean(joint / xp.sum(joint, axis=1, keepdims=True), axis=0)
+    numbers = [float(shares[k]) for k in range(1, table.shape[1])]
+    kept = [(share, kind) for share, kind in zip(numbers, kinds, strict=True) if share > SMALLEST]
+    total = math.fsum(share for share, _ in kept)
+    scale = min(1.0, (1.0 - CONSTANT) / total) if kept else 1.0
+    components = [Component(scale * share, *kind) for share, kind in kept]
+    return Kernels(components, centres, list(columns))

@@ -1,0 +1,65 @@
+"""What may be reported: limits, extrapolation and flags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .result import WITHHOLDING, MutualInformation, Settings
+from .statistics import Summary, averaged, extrapolated, summary
+from .study import Found
+
+__all__ = ["reported"]
+
+RATES = (1.0, 1.0 + math.sqrt(2.0))
+"""Remaining gap relative to the gain of the last doubling of N, if the gap falls as 1/N and as 1/√N."""
+NOTHING = 1e-3
+"""Largest null, in nats, that is no sign of dependent rows."""
+ROUNDINGS = 64.0 * 2.0**-23
+"""Rounding errors of float32 by which the bound of a constant critic may differ from 0."""
+
+
+def reported(found: Found, given: Sequence[str], settings: Settings) -> MutualInformation:
+    """Reportable numbers and flags."""
+    whole, null = averaged([summary(folds) for folds in found.whole]), summary(found.null)
+    half = averaged([summary(folds) for folds in found.half])
+    curve = [whole, half, *([summary(found.quarter)] if found.quarter else [])]
+    halved = found.whole[: len(found.half)]
+    gain = max(0.0, averaged([summary(folds) for folds in halved]).value - half.value)
+
+    def beyond(rate: float) -> Summary:
+        errors = averaged([extrapolated(*two, rate) for two in zip(halved, found.half, strict=True)])
+        return errors._replace(value=whole.value + rate * gain)
+
+    likely, most = beyond(0.5 * sum(RATES)), beyond(RATES[1])
+    ceiling = min(math.log(len(fold.influence)) for folds in found.whole for fold in folds)
+    flags = list(given)
+    if null.value - null.margin > NOTHING:
+        flags.append("null above zero")
+    if whole.value > ceiling - 1.0:
+        flags.append("at the ceiling")
+    if whole.value < 2.0 * whole.error + NOTHING:
+        flags.append("nothing found")
+    elif most.value - whole.value > 0.1 + 0.5 * whole.value or _is_convex(curve):
+        flags.append("still growing")
+    if not found.converged:
+        flags.append("not converged")
+    lower = whole.value - whole.margin - ROUNDINGS
+    estimate, low, high = likely.value, lower, most.value + most.margin + ROUNDINGS
+    if WITHHOLDING & {*flags}:
+        lower = math.nan
+    if flags:
+        estimate = low = high = math.nan
+    counts = [settings.pairs // fraction for fraction in (1, 2, 4)]
+    points = tuple((n, s.value, s.error) for n, s in zip(counts, curve, strict=False))
+    return MutualInformation(
+        lower, estimate, low, high, whole.value, whole.error, ceiling, null.value, points[::-1], tuple(flags), settings
+    )
+
+
+def _is_convex(curve: Sequence[Summary]) -> bool:
+    """Whether the last doubling of the pairs gained more than the one before, and not by chance alone."""
+    if len(curve) < 3:  # noqa: PLR2004  (no quarter)
+        return False
+    last, before = curve[0].value - curve[1].value, curve[1].value - curve[2].value
+    return last - before > curve[0].error

@@ -1,0 +1,142 @@
+"""Result of an estimate: numbers that may be reported, flags, and how they were made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from .display import draw
+
+__all__ = ["FLAGS", "WITHHOLDING", "MutualInformation", "Settings"]
+
+FLAGS = {
+    "too few pairs": "fewer than 10 independent rows or groups of equal size: no error can be given",
+    "one group dominates": "a group has half of the rows: no error can be given",
+    "serial dependence": "neighbouring rows are alike in x and in y: pass order= for a series, or groups=",
+    "null above zero": "y shifted along x seems to know x: pass groups= or order=",
+    "near copies": "rows seem to be noisy copies of others: pass groups=, with a label of each original",
+    "repeated rows": "equal rows were kept together and counted once: leave copies out, or pass groups=",
+    "at the ceiling": "more pairs would show more: read `lower` alone",
+    "nothing found": "the bound is within two errors of 0, which says nothing about an upper value",
+    "still growing": "half of the pairs show much less: read `lower` alone",
+    "not converged": "the training used all steps: pass a larger steps= (--steps)",
+}
+"""Flags and their meanings."""
+
+WITHHOLDING = {"too few pairs", "one group dominates", "serial dependence", "null above zero", "near copies"}
+"""Flags that rule out `lower`, too."""
+
+
+class Settings(NamedTuple):
+    """How an estimate was made.
+
+    Attributes
+    ----------
+    pairs, groups : int
+        Number of rows, and of groups of rows that were never divided.
+    folds, splits : int
+        Number of folds, and of random divisions into folds whose bounds were averaged.
+    critic : str
+        Kinds of critics, and the number of reports by each.
+    transform : str
+        Inputs of the critics.
+    seeds, steps, batch : int
+        Options of the training.
+    seed : int or None
+        Seed of the random numbers; None if a `random.Random` was passed.
+    version : str
+        Version of this package.
+    """
+
+    pairs: int
+    groups: int
+    folds: int
+    splits: int
+    critic: str
+    transform: str
+    seeds: int
+    steps: int
+    batch: int
+    seed: int | None
+    version: str
+
+
+class MutualInformation(NamedTuple):
+    """Estimate of mutual information in nats.
+
+    Attributes
+    ----------
+    lower : float
+        Exceeds the mutual information with a probability of at most 5 %, for independent rows or groups.
+    estimate, low, high : float
+        The bound extrapolated to more pairs, and a range, if the learning curve goes on as from N/2 to N. No method
+        has an upper limit that holds for all distributions.
+    bound, error : float
+        InfoNCE of the held-out pairs, a lower bound in expectation, and its standard error.
+    ceiling : float
+        Logarithm of the number of held-out pairs of a fold, the largest possible bound.
+    null : float
+        The bound after shifting the rows of y against x by at least a quarter of the rows.
+    curve : tuple of (int, float, float)
+        Numbers of pairs N/4 (if at least 100), N/2 and N, with the bound and the standard error of each.
+    flags : tuple of str
+        Warnings, with their meanings in the `repr`. Values invalidated by a flag are NaN.
+    settings : Settings
+        Numbers of rows and groups, options, seed and version.
+    """
+
+    lower: float
+    estimate: float
+    low: float
+    high: float
+    bound: float
+    error: float
+    ceiling: float
+    null: float
+    curve: tuple[tuple[int, float, float], ...]
+    flags: tuple[str, ...]
+    settings: Settings
+
+    def __repr__(self) -> str:
+        """Readable summary."""
+        lines = [
+            f"mutual information of {self.settings.pairs} pairs, in nats",
+            f"  at least  {self.lower:.3f}  (95 %{_bits(self.lower)})",
+        ]
+        if not math.isnan(self.estimate):
+            lines.append(
+                f"  estimate  {self.estimate:.3f}  [{self.low:.3f}, {self.high:.3f}] if the curve goes on as from N/2"
+            )
+        lines += [
+            f"  bound     {self.bound:.3f} ± {self.error:.3f}, at most {self.ceiling:.2f}",
+            f"  null      {self.null:.3f}",
+            "  curve     " + ", ".join(f"{value:.3f} of {count}" for count, value, _ in self.curve),
+            *(f"  {flag}: {FLAGS[flag]}" for flag in self.flags),
+        ]
+        return "\n".join(lines)
+
+    def sentence(self) -> str:
+        """One sentence for a paper: number, confidence, pairs, critic, version and seed."""
+        made = self.settings
+        units = f"{made.pairs} pairs" if made.groups == made.pairs else f"{made.pairs} pairs in {made.groups} groups"
+        how = (
+            f"InfoNCE of held-out pairs, {made.critic}, {made.splits} x {made.folds} folds, portable_nce {made.version}"
+            + ("" if made.seed is None else f", seed {made.seed}")
+        )
+        if math.isnan(self.lower):
+            reasons = ", ".join(flag for flag in self.flags if flag in WITHHOLDING)
+            return f"No lower limit of the mutual information can be given ({reasons}; {units}; {how})."
+        limit = max(self.lower, 0.0)
+        notes = "".join(f"; {flag}" for flag in self.flags)
+        return (
+            f"The mutual information is at least {limit:.3f} nats ({limit / math.log(2.0):.3f} bits) with 95 % "
+            f"confidence ({units}; {how}{notes})."
+        )
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the learning curve, the extrapolation, the ceiling and the flags with Matplotlib; return the axes."""
+        return draw(self, axes)
+
+
+def _bits(nats: float) -> str:
+    return "" if math.isnan(nats) else f"; {nats / math.log(2.0):.3f} bits"

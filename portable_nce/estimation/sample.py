@@ -1,0 +1,117 @@
+"""Samples as matrices on the host, with clusters of dependent rows."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any, NamedTuple
+
+from .._core.namespace import device_of, is_array, namespace_of
+from .._core.protocol import Array
+from .dependence import correlation_time, equal_rows, has_near_copies, is_serial
+from .features import indices
+from .folds import MANY, Clusters, blocks, by_label
+from .host import on_host
+
+__all__ = ["Sample", "sample_of"]
+
+LEAST_ROWS, LEAST_GROUPS, FEWEST = 48, 4, 10
+"""Fewest rows and groups, and fewest groups of equal size for a reliable error."""
+REPEATED = 0.02
+"""Share of repeated rows that is flagged."""
+
+
+class Sample(NamedTuple):
+    """Paired samples as matrices on the host, clusters of dependent rows, and flags that the rows raise."""
+
+    x: Array
+    y: Array
+    clusters: Clusters
+    flags: tuple[str, ...]
+    ungrouped: bool
+
+    @property
+    def pairs(self) -> int:
+        """Number of rows."""
+        return int(self.x.shape[0])
+
+    @property
+    def folds(self) -> int:
+        """Default number of folds: more for few clusters, so that more of them train."""
+        return 3 if len(self.clusters.rows) >= MANY else min(5, len(self.clusters.rows) // 2)
+
+    @property
+    def splits(self) -> int:
+        """Default number of splits: chance of the division matters less with more rows."""
+        return 4 if self.pairs <= 2000 else 2 if self.pairs <= 6000 else 1  # noqa: PLR2004
+
+    def has_near_copies(self, random: Random) -> bool:
+        """Whether rows that nobody grouped are noisy copies of others."""
+        first = [rows[0] for rows in self.clusters.rows]
+        return self.ungrouped and has_near_copies(self.x, self.y, first, random)
+
+
+def sample_of(x: Any, y: Any, groups: Any, order: Any) -> Sample:
+    """Checked samples with their clusters."""
+    x, y = (_entered(name, z) for name, z in (("x", x), ("y", y)))
+    count = int(x.shape[0])
+    if int(y.shape[0]) != count:
+        raise ValueError(f"y: expected {count} rows, as in x, got {y.shape[0]}")
+    if groups is not None and order is not None:
+        raise ValueError("order: expected groups= or order=, got both; groups of a series are its blocks")
+    if count < LEAST_ROWS:
+        raise ValueError(f"x: expected at least {LEAST_ROWS} rows, got {count}")
+    if order is not None:
+        clusters, flags = _blocks(x, y, order), []
+    elif groups is not None:
+        clusters, flags = Clusters(by_label(_labels("groups", groups, count))), []
+    else:
+        clusters, flags = _unlabelled(x, y)
+    if len(clusters.rows) < LEAST_GROUPS:
+        what = "blocks of a correlation time" if order is not None else "groups of rows"
+        raise ValueError(f"x: expected at least {LEAST_GROUPS} independent {what}, got {len(clusters.rows)}")
+    if clusters.effective < FEWEST:
+        flags.append("too few pairs")
+    if clusters.largest_share >= 0.5:  # noqa: PLR2004
+        flags.append("one group dominates")
+    return Sample(x, y, clusters, tuple(flags), groups is None and order is None)
+
+
+def _blocks(x: Array, y: Array, order: Any) -> Clusters:
+    """Blocks of a series."""
+    numbers = sorted(range(int(x.shape[0])), key=_labels("order", order, int(x.shape[0])).__getitem__)
+    there = indices(numbers, x)
+    return blocks(numbers, correlation_time(*(namespace_of(z).take(z, there, axis=0) for z in (x, y))))
+
+
+def _unlabelled(x: Array, y: Array) -> tuple[Clusters, list[str]]:
+    """Clusters of equal rows, and flags of rows without labels."""
+    found = equal_rows(x, y)
+    flags = ["repeated rows"] if found.repeated > REPEATED * int(x.shape[0]) else []
+    return Clusters(found.clusters), flags + (["serial dependence"] if is_serial(x, y) else [])
+
+
+def _entered(name: str, z: Any) -> Array:
+    """Finite matrix whose squares neither overflow nor underflow."""
+    z = on_host(name, z)
+    xp = namespace_of(z)
+    if not bool(xp.all(xp.isfinite(z))):
+        raise ValueError(f"{name}: expected finite numbers, got some that are NaN or infinite; leave these rows out")
+    exponents = [math.frexp(float(size))[1] for size in xp.max(xp.abs(z), axis=0)]
+    limit = math.frexp(float(xp.finfo(z.dtype).max))[1] // 4
+    if max(map(abs, exponents)) < limit:
+        return z
+    halves = [(-e // 2, -e - (-e // 2)) for e in exponents]  # one power might overflow itself
+    for factors in zip(*halves, strict=True):
+        z = z * xp.asarray([2.0**k for k in factors], dtype=z.dtype, device=device_of(z))
+    return z
+
+
+def _labels(name: str, labels: Any, count: int) -> list[Any]:
+    """Label of each row."""
+    if is_array(labels) and len(labels.shape) != 1:
+        raise ValueError(f"{name}: expected a label of each of the {count} rows, got shape {tuple(labels.shape)}")
+    result = list(labels.tolist()) if hasattr(labels, "tolist") else list(labels)
+    if len(result) != count:
+        raise ValueError(f"{name}: expected a label of each of the {count} rows, got {len(result)}")
+    return [float(z) if is_array(z) else z for z in result]

@@ -1,0 +1,152 @@
+"""Rows that are not independent draws: what is noticed, and lower limits that hold."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from portable_nce.estimation import MutualInformation, mutual_information
+from portable_nce.estimation.dependence import correlation_time, equal_rows, has_near_copies, is_serial
+from portable_nce.estimation.folds import Clusters, blocks, by_label
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    """Independent normal numbers."""
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def series(count: int, memory: float, seed: int = 0) -> Any:
+    """Two independent autoregressive series, as columns."""
+    z = normal(count, 2, seed=seed)
+    for i in range(1, count):
+        z[i] = memory * z[i - 1] + math.sqrt(1.0 - memory**2) * z[i]
+    return z[:, :1], z[:, 1:]
+
+
+def estimate(x: Any, y: Any, **options: Any) -> MutualInformation:
+    """A short estimate."""
+    return mutual_information(x, y, **{"rng": 0, "progress": False, "splits": 1, "steps": 50, "batch": 100, **options})
+
+
+@pytest.mark.parametrize("copies", ["twice", "five times", "bootstrap"])
+def test_equal_rows_are_grouped(copies: str) -> None:
+    x, y = normal(2, 60, 1)
+    rng = np.random.default_rng(1)
+    drawn = {"twice": np.tile(np.arange(60), 2), "five times": np.tile(np.arange(60), 5)}
+    chosen = rng.permutation(drawn.get(copies, rng.integers(60, size=100)))
+    found = equal_rows(x[chosen], y[chosen])
+    assert len(found.clusters) == len({*chosen.tolist()})
+    assert found.repeated == len(chosen) - len(found.clusters)
+
+
+def test_equal_rows_of_tables_are_draws() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.poisson(4.0, size=(2, 300, 1)).astype(float)
+    assert equal_rows(x, y).repeated <= 6  # rare large counts
+    label = rng.integers(10, size=(300, 1)).astype(float)
+    assert equal_rows(label, label).repeated == 0
+    assert equal_rows(label, normal(300, 1)).repeated == 0
+    often_zero = np.where(rng.uniform(size=(300, 1)) < 0.5, 0.0, normal(300, 1))
+    assert equal_rows(often_zero, np.roll(often_zero, 7)).repeated == 0
+
+
+def test_a_table_copied_as_a_whole_is_grouped() -> None:
+    x, y = np.random.default_rng(0).poisson(4.0, size=(2, 100, 1)).astype(float)
+    assert len(equal_rows(np.tile(x, (3, 1)), np.tile(y, (3, 1))).clusters) < 100
+
+
+def test_copies_do_not_raise_the_lower_limit() -> None:
+    x, y = normal(2, 60)
+    order = np.random.default_rng(2).permutation(np.tile(np.arange(60), 5))
+    found = estimate(x[order], y[order])
+    assert found.flags[0] == "repeated rows"
+    assert found.lower <= 0.0
+    assert found.settings.groups == 60
+    # The user says that each row is a draw of its own.
+    assert "repeated rows" not in estimate(x[order], y[order], groups=range(300)).flags
+
+
+@pytest.mark.parametrize(("times", "noise"), [(2, 1e-3), (5, 1e-2)])
+def test_near_copies_are_noticed(times: int, noise: float) -> None:
+    z = np.tile(normal(100, 2), (times, 1)) + noise * normal(100 * times, 2, seed=1)
+    assert has_near_copies(z[:, :1], z[:, 1:], range(len(z)), Random(0))
+    found = estimate(z[:, :1], z[:, 1:], steps=25)
+    assert "near copies" in found.flags
+    assert math.isnan(found.lower)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 60])
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_independent_draws_are_no_copies(columns: int, noise: float) -> None:
+    clusters = np.random.default_rng(0).integers(5, size=300)
+    x = normal(300, columns) + 4.0 * normal(5, columns, seed=2)[clusters]
+    assert not has_near_copies(x, x + noise * normal(300, columns, seed=1), range(300), Random(0))
+
+
+@pytest.mark.parametrize("memory", [0.5, 0.95])
+def test_a_series_is_noticed(memory: float) -> None:
+    x, y = series(300, memory)
+    assert is_serial(x, y)
+    assert not is_serial(x, normal(300, 1))
+    assert not is_serial(*normal(2, 300, 20))
+
+
+def test_a_series_without_its_order_has_no_lower_limit() -> None:
+    found = estimate(*series(200, 0.9), steps=25)
+    assert "serial dependence" in found.flags
+    assert math.isnan(found.lower)
+    assert "No lower limit" in found.sentence()
+    assert "shuffle" not in repr(found)
+
+
+def test_a_series_with_its_order_has_a_lower_limit() -> None:
+    x, y = series(400, 0.8)
+    order = np.random.default_rng(1).permutation(400)
+    found = estimate(x[order], y[order], order=order)
+    assert found.lower <= 0.0
+    assert found.settings.groups < 60
+
+
+def test_blocks_are_as_long_as_the_correlation() -> None:
+    assert correlation_time(*normal(2, 500, 1)) < 3.0
+    assert correlation_time(*series(2000, 0.8)) == pytest.approx(9.0, rel=0.4)  # (1 + φ) / (1 - φ)
+    assert {len(rows) for rows in blocks(range(100), 10.0).rows} == {10}
+
+
+def test_the_report_of_a_series_is_apart_from_its_training() -> None:
+    clusters = blocks(range(300), 5.0)
+    for report, rest in clusters.folds(5, Random(0)):
+        used = sorted({*clusters.members(report)})
+        gap = min(min(abs(i - j), 300 - abs(i - j)) for i in used for j in clusters.members(rest))
+        assert gap > 5
+
+
+def test_folds_have_equal_numbers_of_rows() -> None:
+    sizes = np.random.default_rng(0).integers(1, 30, size=40)
+    clusters = Clusters(by_label(np.repeat(np.arange(40), sizes).tolist()))
+    folds = clusters.folds(5, Random(0))
+    rows = [len(clusters.members(fold.report)) for fold in folds]
+    assert sum(rows) == sizes.sum()
+    assert max(rows) - min(rows) <= sizes.max()
+    assert sorted(c for fold in folds for c in fold.report) == list(range(40))
+
+
+def test_some_subjects_have_a_lower_limit() -> None:
+    means, noise = normal(2, 30, 1), normal(2, 300, 1, seed=1)
+    label = np.repeat(np.arange(30), 10)
+    x, y = means[0][label] + noise[0], means[1][label] + noise[1]
+    found = estimate(x, y, groups=label)
+    assert (found.settings.groups, found.settings.folds) == (30, 5)
+    assert found.lower <= 0.0
+
+
+def test_groups_that_allow_no_error_are_flagged() -> None:
+    x, y = normal(2, 100)
+    assert "one group dominates" in estimate(x, y, groups=[0] * 55 + list(range(1, 46)), steps=10).flags
+    few = estimate(x, y, groups=np.arange(100) % 6, steps=10)
+    assert "too few pairs" in few.flags
+    assert math.isnan(few.lower)
