@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from .._core.protocol import Array
 from .features import indices, normal_scores
 from .folds import by_label
 
-__all__ = ["correlation_time", "equal_rows", "has_near_copies", "is_serial"]
+__all__ = ["correlation_time", "equal_rows", "has_near_copies", "is_serial", "row_keys"]
 
 NEIGHBOURS, QUERIES = 12, 600
 JUMP = 6.0
@@ -22,6 +22,12 @@ GAP = 0.1
 """Smallest excess that is a sign of copies; in many dimensions, spacings of first neighbours are a little larger."""
 SERIAL = 3.0
 """Standard errors of a lag correlation of independent rows that are a sign of dependence."""
+
+
+def row_keys(z: Array) -> list[Hashable]:
+    """Key of each row: its bytes if the library gives them, which take less memory than Python's numbers."""
+    z = z + 0.0  # no negative zeros
+    return [z[i, :].tobytes() if hasattr(z, "tobytes") else tuple(z[i, :].tolist()) for i in range(z.shape[0])]
 
 
 class EqualRows(NamedTuple):
@@ -38,13 +44,13 @@ def equal_rows(x: Array, y: Array) -> EqualRows:
     from a table of few values do repeat. Copies of continuous rows meet their own partners alone. If all numbers of
     repeats have a common divisor, the table was copied as a whole.
     """
-    left, right = ([tuple(row) for row in z.tolist()] for z in (x, y))
+    left, right = (row_keys(z) for z in (x, y))
     pairs = list(zip(left, right, strict=True))
     of_x, of_y, of_both = Counter(left), Counter(right), Counter(pairs)
     few = math.isqrt(len(pairs))
     whole = len(of_both) > few // 2 and math.gcd(*of_both.values()) > 1
 
-    def is_atom(pair: tuple[tuple[float, ...], tuple[float, ...]]) -> bool:
+    def is_atom(pair: tuple[Hashable, Hashable]) -> bool:
         number = of_both[pair]
         (a, b), tables = pair, (of_x, of_y)
         return all(table[z] > number or len(table) <= few for table, z in zip(tables, (a, b), strict=True))

@@ -47,7 +47,8 @@ def on_host(name: str, values: Any) -> Array:
         is_categorical = x.dtype.kind in "iu" and x.ndim == 1 and len(np.unique(x)) <= MOST_INDICATORS
         return _indicators(np, columns[:, 0]) if is_categorical else columns
     columns = x.reshape(len(x), -1)
-    if any(value is None or value != value for value in columns.ravel().tolist()):  # noqa: PLR0124  (NaN)
+    cells: list[Any] = columns.ravel().tolist()
+    if any(value is None or value != value for value in cells):  # noqa: PLR0124  (NaN)
         raise ValueError(f"{name}: expected a value in each row, got some that are missing; leave these rows out")
     if x.dtype.kind == "O":
         columns = _numbers_or_names(np, name, columns)

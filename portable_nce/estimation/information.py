@@ -32,13 +32,43 @@ TRANSFORMS = ("ranks", "standardize")
 
 @overload
 def mutual_information(
-    x: Samples, y: Samples, /, *, given: None = None, rng: Any = None, critic: CriticOption = "best", **options: Any
+    x: Samples,
+    y: Samples,
+    /,
+    *,
+    given: None = None,
+    rng: Any = None,
+    critic: CriticOption = "best",
+    transform: Literal["ranks", "standardize"] = "ranks",
+    groups: Sequence[Any] | AnyArray | None = None,
+    order: Sequence[Any] | AnyArray | None = None,
+    folds: int | None = None,
+    splits: int | None = None,
+    seeds: int = 1,
+    steps: int = 3000,
+    batch: int = 256,
+    progress: bool = True,
 ) -> MutualInformation: ...
 
 
 @overload
 def mutual_information(
-    x: Samples, y: Samples, /, *, given: Samples, rng: Any = None, critic: CriticOption = "best", **options: Any
+    x: Samples,
+    y: Samples,
+    /,
+    *,
+    given: Samples,
+    rng: Any = None,
+    critic: CriticOption = "best",
+    transform: Literal["ranks", "standardize"] = "ranks",
+    groups: Sequence[Any] | AnyArray | None = None,
+    order: Sequence[Any] | AnyArray | None = None,
+    folds: int | None = None,
+    splits: int | None = None,
+    seeds: int = 1,
+    steps: int = 3000,
+    batch: int = 256,
+    progress: bool = True,
 ) -> ConditionalInformation: ...
 
 
@@ -132,7 +162,7 @@ def mutual_information(
     >>> found.lower < 0.51 < found.high
     True
     """
-    options = {
+    options: dict[str, Any] = {
         "critic": critic,
         "transform": transform,
         "groups": groups,

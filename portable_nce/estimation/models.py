@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .critics import mean_loss, row_losses
+from .dependence import row_keys
 from .features import Pairs, fitted, telling_products
 from .kernels import MOST_COLUMNS, Kernels, fitted_kernels
 from .training import Trainer, best_start
@@ -139,7 +140,7 @@ def _spaces(train: Pairs) -> list[int]:
     """Spaces of kernels: original columns if few (0), and leading canonical coordinates."""
     widths = [inputs.scores.shape[1] for inputs in train]
     small = [
-        width <= MOST_COLUMNS or len({tuple(row) for row in inputs.scores.tolist()}) <= LATTICE
+        width <= MOST_COLUMNS or len({*row_keys(inputs.scores)}) <= LATTICE
         for width, inputs in zip(widths, train, strict=True)
     ]
     spaces = [0] if all(small) else []

@@ -61,10 +61,11 @@ def sample_of(x: Any, y: Any, groups: Any, order: Any) -> Sample:
         raise ValueError("order: expected groups= or order=, got both; groups of a series are its blocks")
     if count < LEAST_ROWS:
         raise ValueError(f"x: expected at least {LEAST_ROWS} rows, got {count}")
+    flags: list[str] = []
     if order is not None:
-        clusters, flags = _blocks(x, y, order), []
+        clusters = _blocks(x, y, order)
     elif groups is not None:
-        clusters, flags = Clusters(by_label(_labels("groups", groups, count))), []
+        clusters = Clusters(by_label(_labels("groups", groups, count)))
     else:
         clusters, flags = _unlabelled(x, y)
     if len(clusters.rows) < LEAST_GROUPS:
@@ -88,7 +89,9 @@ def _unlabelled(x: Array, y: Array) -> tuple[Clusters, list[str]]:
     """Clusters of equal rows, and flags of rows without labels."""
     found = equal_rows(x, y)
     flags = ["repeated rows"] if found.repeated > REPEATED * int(x.shape[0]) else []
-    return Clusters(found.clusters), flags + (["serial dependence"] if is_serial(x, y) else [])
+    first = indices((rows[0] for rows in found.clusters), x)
+    is_ordered = is_serial(*(namespace_of(z).take(z, first, axis=0) for z in (x, y)))
+    return Clusters(found.clusters), flags + (["serial dependence"] if is_ordered else [])
 
 
 def _entered(name: str, z: Any) -> Array:

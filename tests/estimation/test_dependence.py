@@ -70,6 +70,13 @@ def test_copies_do_not_raise_the_lower_limit() -> None:
     assert "repeated rows" not in estimate(x[order], y[order], groups=range(300)).flags
 
 
+def test_copies_next_to_each_other_are_no_series() -> None:
+    x, y = (np.repeat(z, 3) for z in normal(2, 60))
+    found = estimate(x, y, steps=5)
+    assert "repeated rows" in found.flags
+    assert "serial dependence" not in found.flags
+
+
 @pytest.mark.parametrize(("times", "noise"), [(2, 1e-3), (5, 1e-2)])
 def test_near_copies_are_noticed(times: int, noise: float) -> None:
     z = np.tile(normal(100, 2), (times, 1)) + noise * normal(100 * times, 2, seed=1)
