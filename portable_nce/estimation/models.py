@@ -11,6 +11,7 @@ from .._core.protocol import Array
 from .critics import mean_loss, row_losses
 from .dependence import row_keys
 from .features import Pairs, fitted, telling_products
+from .host import on_host
 from .kernels import MOST_COLUMNS, Kernels, fitted_kernels
 from .training import Trainer, best_start
 
@@ -131,7 +132,7 @@ class Fitter(NamedTuple):
         def scores(x: Pairs, y: Pairs) -> Array:
             x, y = self.trainer.library.entered(x), self.trainer.library.entered(y)
             found = [self.trainer.scores(model.parameters, x.x, y.y) for model in models]
-            return sum(found[1:], found[0]) / len(found)
+            return on_host("critic", sum(found[1:], found[0]) / len(found))
 
         return Model(scaled, scores, 1, ("own",), all(model.converged for model in models))
 
