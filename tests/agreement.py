@@ -36,8 +36,6 @@ REGIMES: Final = ("normal", "saturated")
 STEPS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, *(1024.0 * 2.0**k for k in range(5)))
 """The bounds that a cell can have."""
 
-HIGH: Final = "float32, high"
-"""What stands for the dtype where products of float32 are made of three of bfloat16, as `precision="high"` asks."""
 
 ROOM: Final = 2.0
 """How far above what was measured its bound is at least: rounding differs between processors."""
@@ -58,7 +56,7 @@ class Column:
     @property
     def dtypes(self) -> list[str]:
         """The dtypes, widest first."""
-        order = ("float64", "float32", HIGH, "float16", "bfloat16")
+        order = ("float64", "float32", "float16", "bfloat16")
         return [dtype for dtype in order if any(key[2] == dtype for key in self.cells)]
 
     def worst(self, dtype: str, kind: str, regime: str | None = None) -> tuple[float, str]:
@@ -181,10 +179,9 @@ def markdown(columns: Mapping[str, Column]) -> str:
         "exact gradient with respect to one argument. *Saturated*: every positive leads its negatives so far that the",
         "gradient of cross-entropy rounds to zero. 16-bit results are compared with the exact result of the rounded",
         "inputs; one rounding costs half a unit. *torch-blind* reads no entry and has the tiles of a GPU,",
-        '*torch-halves* emulates its 16-bit products too; *float32, high* is `precision="high"` there.',
+        "*torch-halves* emulates its 16-bit products too, which round the derivatives of scores: two roundings.",
         "",
-        f"The worst cell at the default precision is {worst_cell(columns)};",
-        f'the worst with `precision="high"`, {worst_cell(columns, high=True)}.',
+        f"The worst cell is {worst_cell(columns)}.",
         "Saturated cells have a temperature of 0.03, which multiplies the rounding errors of similarities by thirty.",
         "`python -m nox -s agreement` writes this page, and fails if a cell exceeds its bound in",
         "`tests/agreement_bounds.json`.",
@@ -218,14 +215,13 @@ def worst_cells(column: Column, dtype: str) -> list[str]:
     return [f"{error:.1f} `{loss}`" for error, loss in found]
 
 
-def worst_cell(columns: Mapping[str, Column], *, high: bool = False) -> str:
-    """Name the worst cell at the default precision, or the worst with `precision="high"`."""
+def worst_cell(columns: Mapping[str, Column]) -> str:
+    """Name the worst cell."""
     error, kind, name, key = max(
         (cell[kind], kind, name, key)
         for name, column in columns.items()
         for key, cell in column.cells.items()
         for kind in KINDS
-        if (key[2] == HIGH) == high
     )
     return f"{error:.1f} ulp: the {kind} of `{key[0]}`, {key[1]}, on {name} in {key[2]}"
 
