@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._core.checks import all_entries, entry_at_hand
+from .._core.checks import all_entries, entry_at_hand, is_at_hand
 from .._core.logsumexp import ExpSum
 from .._core.namespace import namespace_of
-from .._core.numerics import largest_entry, rows_where, safe_quotient, upcast
+from .._core.numerics import largest_entry, rows_where, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import Members
@@ -186,10 +186,6 @@ class _Sweep:
             else:
                 self.diagonals = sets
                 self.sets = s.DiagonalSets(sets, bounds, n_columns, labels)
-                self.positives_in_tile = given or (sets.in_tiles and len(bounds) == 1 and block == n_rows)
-                self.positives_in_tile = self.positives_in_tile and isinstance(layout.plan, SoftmaxPlan)
-                if not given and self.source.columns.part is not None:  # cotangents of positives have more bits
-                    self.positives_in_tile = False
                 if not (sets.given or given):
                     partners = s.partners(self.xp, sets, inputs.columns[0], n_rows)
                     inputs = inputs._replace(partners=partners)
@@ -197,7 +193,14 @@ class _Sweep:
         facts = self._facts(n_rows, n_columns)
         self.family: Any = family_of(self.xp, layout.plan, facts, need_grad=need_grad.gradients)
         # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
-        self.scaled = not (self.family.unshifted or layout.channels[0].given) and self.adapter.is_plain(inputs.flat)
+        self.scaled = not (self.family.unshifted or layout.channels[0].given) and is_at_hand(inputs.rows[0])
+        self.scaled = self.scaled and self.adapter.is_plain(inputs.flat)
+        if self.diagonals is not None and isinstance(layout.plan, SoftmaxPlan):
+            # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
+            given = layout.channels[0].given
+            whole = self.diagonals.in_tiles and self.tiling.block == n_rows and len(self.source.tiles) == 1
+            in_halves = not given and self.source.columns.part is not None  # cotangents of positives have more bits
+            self.positives_in_tile = given or (whole and not (self.scaled or in_halves))
         # Only rules leave rows without a positive whose NaN could reach column gradients.
         self.zeros_unpaired = self.by_rule and self.family.needs_positive and not layout.channels[0].given
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
@@ -339,12 +342,7 @@ class _Sweep:
         matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
         if not self.positives_in_tile:
             return (matrix,), factor
-        values = losses.to_positive
-        if self.scaled:
-            values = safe_quotient(self.xp, values, factor if len(values.shape) == 1 else factor[:, None])
-        else:
-            matrix, factor = matrix * factor[:, None], None
-        return (self.sets.put(matrix, values, k, block.start),), factor
+        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None
 
     def _without_unpaired(self, sets: Members, rows: list[Arrays]) -> tuple[Members, list[Arrays]]:
         """Zero the operands of rows without a positive, so that a NaN there cannot reach column gradients."""

@@ -11,12 +11,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 import portable_nce as pnce
+from portable_nce._core import checks
 from portable_nce._core.logsumexp import ExpSum, exponentials, merge
 from portable_nce._core.numerics import in_range, largest_score
 from portable_nce._core.reduction import Reduction
-from portable_nce._execution import matrix, products, sets, tiling
+from portable_nce._execution import matrix, products, search, sets, tiling
 from portable_nce._execution.channels import channel_of
 from portable_nce._execution.evaluate import evaluate
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan
@@ -29,7 +31,7 @@ from portable_nce._execution.sets import Diagonals, TilePosition
 from portable_nce._execution.sweep import sweep
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
-from portable_nce.pairings import Structure, several_views
+from portable_nce.pairings import Structure, several_views, with_negatives
 from portable_nce.similarities import resolve
 from portable_nce.testing import CASES
 from portable_nce.testing.variants import differentiate
@@ -383,6 +385,49 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
         np.testing.assert_array_equal(found[1], number)
         for own, got, all_of_them in zip(flags, found[2:], gradients, strict=True):
             np.testing.assert_array_equal(got, all_of_them if own else None)
+
+
+def weighted_by_positives(row: Any) -> Any:
+    """Losses with weights that depend on the positives of all rows."""
+    weights = (row.positive - row.positive.mean()) ** 2
+    return row.log_odds * weights / weights.mean() + 0.25 * weights
+
+
+OF_POSITIVES = {
+    "dclw": pnce.objectives.dclw(temperature=0.03),
+    "own": pnce.objectives.Objective(weighted_by_positives, couples_rows=True),
+    "saturated": pnce.objectives.Objective(lambda row: 1e-310 * row.log_odds - row.positive, couples_rows=False),
+}
+"""Objectives whose slope by the positive is no multiple of that by the negatives."""
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize("objective", OF_POSITIVES)
+def test_a_positive_has_its_gradient_where_the_negatives_have_none(
+    objective: str, library: Any, monkeypatch: pytest.MonkeyPatch, *, far: bool
+) -> None:
+    """Also where entries cannot be read; a similarity that is a plain function is differentiated by the library."""
+    for module in (checks, matrix, search) if far else ():
+        monkeypatch.setattr(module, "on_accelerator", lambda _: True)
+    x, y = (library(z) for z in np.random.default_rng(1).normal(size=(2, 8, 3)))
+    x, weights = x[:6], library(np.asarray([1.0, 0.0, 1.0, 1e-200, 0.5, 2.0]))
+    partly_filled = library(np.arange(8) != 7)
+
+    def gradients(pairing: Any, similarity: Any, z: Any) -> list[np.ndarray]:
+        def loss(x: Any, y: Any) -> Any:
+            named = {"pairing": pairing, "similarity": similarity, "temperature": 0.03, "weights": weights}
+            return pnce.contrast(x, y, objective=OF_POSITIVES[objective], **named)
+
+        return [np.asarray(g) for g in pnce.grad(loss, argnums=(0, 1))(x, z)]
+
+    pairings = (pnce.pairings.diagonal(), several_views(2), with_negatives(several_views(2), partly_filled))
+    for pairing, z in zip(pairings, (y, y[:6], y), strict=True):
+        found, wanted = (gradients(pairing, similarity, z) for similarity in ("dot", lambda a, b: a @ b.T))
+        for result, expected in zip(found, wanted, strict=True):
+            assert np.abs(expected).max() > 0.1
+            np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.internals
