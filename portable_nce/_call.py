@@ -22,6 +22,7 @@ from ._core.checks import (
     check_rows,
     check_shape,
     common_dtype,
+    is_at_hand,
     is_half,
     positive_scalar,
     row_weights,
@@ -31,13 +32,14 @@ from ._core.checks import (
 )
 from ._core.namespace import common_namespace, device_of, is_array, is_number, lift_to_tape, namespace_of, native
 from ._core.notes import listening
-from ._core.numerics import continued, largest_entry, largest_score, reciprocal, rows_where, upcast, zeros
+from ._core.numerics import continued, largest_entry, largest_score, reciprocal, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
-from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
+from ._execution.evaluate import couples_rows, evaluate, is_row_by_row, sums_both_sides
+from ._execution.live import all_count, are_paired, needs_of, scores_without_idle, without_idle
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes, operands_of
 from ._execution.plans import PLANS, Plan, keep, kind_of
@@ -58,7 +60,6 @@ from .similarities import (
     is_of_prepared,
     measured_operands,
     normalized_here,
-    number_of_flags,
     numbers_of_columns,
     operands,
     scaled_columns,
@@ -231,6 +232,8 @@ class Layout(NamedTuple):
         Values besides the arguments of the loss that must be equal on all ranks.
     remedy : str
         What to do about more columns than rows, for the message.
+    later_weights : array, optional
+        Row weights by which the caller multiplies the losses of the rows.
     """
 
     paired: bool = False
@@ -240,6 +243,7 @@ class Layout(NamedTuple):
     opposite: tuple[Embedding, Embedding] | None = None
     agreed_on: dict[str, Any] | None = None
     remedy: str = ""
+    later_weights: Array | None = None
 
 
 ANY = Layout()
@@ -286,7 +290,7 @@ def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     """Loss of a call without a kept plan; keeps one if `kind` is given."""
     options = _checked_options(call.options)
     chosen = resolve_similarity(options.similarity)
-    args = _without_ignored(_check(call, options))
+    args = _check(call, options)
     xp, x, options, across = args.xp, args.x, args.options, options.across
     _check_similarity(chosen, args)
 
@@ -330,7 +334,7 @@ def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
         multiplier = None if factor is None else factor(parameters)
         # Each rank differentiates its part of the sum, so that the factor comes before the exchange.
         factor_in_reduction = per_row or (shards is not None and options.reduction != "none")
-        reduction = Reduction(options.reduction, options.weights, shards)
+        reduction = Reduction(options.reduction, options.weights, shards).in_units()
         if factor_in_reduction:
             reduction = reduction._replace(factors=multiplier) if per_row else reduction._replace(factor=multiplier)
         with nullcontext() if kind is None else listening() as notes:
@@ -341,7 +345,9 @@ def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     dtype = args.dtype if call.dtype is None else call.dtype
     if notes is not None:
         arrays = [x, *args.partners, *([args.y] if len(call.embeddings) > 1 else [])]
-        keep(kind, notes, _sources(call.pairing, scale, arrays, options.weights, parameters), dtype)
+        if not is_at_hand(x):  # elsewhere the next call decides by entries whether rows are replaced by zeros
+            arrays = [*matrix.rows, *matrix.partners, *matrix.columns][: len(arrays)]
+        keep(kind, notes, _sources(call.pairing, scale, arrays, reduction.weights, parameters), dtype)
     return finish(xp, result, dtype, options.reduction)
 
 
@@ -370,15 +376,26 @@ def _run_plan(plan: Plan, call: Call) -> Array:
     weights = row_weights(xp, options.weights, n_rows, x)
     with adapter_of(x).full_precision(x):
         scale = _scale_in(xp, parameters, options, x)
+        matrix = ScoreMatrix(
+            resolve_similarity(options.similarity), (x,), (arrays[-1],), call.pairing, partners=tuple(arrays[1:-1])
+        )
+        if not all_count(matrix, weights, both_ways=options.symmetric):
+            if is_at_hand(x):
+                return _compute(call, None, None)
+            objective = call.objective if isinstance(call.objective, _OBJECTIVES) else call.objective(parameters)
+            counting = weights if is_row_by_row(objective, x) else None
+            matrix = _with_live_rows(matrix, objective, counting, symmetric=options.symmetric)
+            arrays = [*matrix.rows, *matrix.partners, *matrix.columns][: len(arrays)]
         bound = _score_bound(scale, x, one_process=True)
         if not plan.layout.unit:
             bound = largest_score(*arrays, factor=bound)
             if bound == math.inf:
                 return _compute(call, None, None)
-        sources = _sources(call.pairing, scale, arrays, weights, parameters)
+        reduction = Reduction(options.reduction, weights).in_units()
+        sources = _sources(call.pairing, scale, arrays, reduction.weights, parameters)
         result, number = plan.run(sources, scale, bound)
         if not plan.layout.mean:
-            result = Reduction(options.reduction, weights).of_sum(result, number)
+            result = reduction.of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)
 
 
@@ -521,6 +538,16 @@ class _Arguments(NamedTuple):
         return len(self.embeddings) == 1 or layout.views > 1 or layout.joined > 1 or layout.opposite is not None
 
     @property
+    def weights(self) -> Array | None:
+        """Weights by which the losses of the rows are multiplied, now or later."""
+        return self.options.weights if self.layout.later_weights is None else self.layout.later_weights
+
+    @property
+    def leaving_out(self) -> Array | None:
+        """Weights that leave rows out where they are 0; None if the losses of other rows depend on these rows, too."""
+        return self.weights if self.weights is not None and is_row_by_row(self.objective, self.x) else None
+
+    @property
     def need_transposed_scores(self) -> bool:
         """Whether the loss also needs the transposed scores."""
         return isinstance(self.objective, Relic) and self.layout.opposite is None
@@ -562,18 +589,6 @@ def _check(call: Call, options: Options) -> _Arguments:
         parameters=_checked_parameters(xp, entered.others, options, layout, x),
         options=options._replace(weights=row_weights(xp, options.weights, x.shape[0], x)),
     )
-
-
-def _without_ignored(args: _Arguments) -> _Arguments:
-    """Arguments with zeros in the rows and columns whose label is ignored: these may hold NaN."""
-    live, x = args.pairing.live(), args.x
-    if live is None:
-        return args
-    rows, columns = live
-    if args.y is x:
-        (x,) = rows_where(args.xp, args.xp.logical_or(rows, columns), x)
-        return args._replace(x=x, y=x)
-    return args._replace(x=rows_where(args.xp, rows, x)[0], y=rows_where(args.xp, columns, args.y)[0])
 
 
 def _checked_parameters(
@@ -661,7 +676,7 @@ def _matrix_of(
             args = args._replace(y=shards.gather(y, sent_as=sent_as, of_columns=True, own_first=False))
         return _local_matrix(args, similarity, scale, **options)
     pairing, sent_as = args.pairing, args.sent_as
-    if mask is None and not any(map(is_half, sent_as)):
+    if args.weights is None and are_paired(pairing, mask, both_ways=x is y) and not any(map(is_half, sent_as)):
         similarity, x, y = normalized_here(similarity, x, y)
     if args.options.symmetric:
         reduction = args.options.reduction
@@ -669,7 +684,9 @@ def _matrix_of(
         need_transpose = need_transpose or not sums_both_sides(
             args.objective, similarity, pairing, mask, x, reduction=reduction
         )
-    batch = RankBatch(x, y, sent_as, args.source_dtypes, mask, args.layout.joined)
+    batch = RankBatch(
+        x, y, sent_as, args.source_dtypes, mask, args.layout.joined, needs_of(args.objective), args.leaving_out
+    )
     return sharded_matrix(
         batch,
         similarity,
@@ -688,8 +705,12 @@ def _local_matrix(args: _Arguments, similarity: Similarity, scale: Any, **option
         mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0])
     ):
         partners, y = [], xp.concat([*partners, y], axis=0)  # separate partners need inner products
-    if not partners:  # with partners there is no mask, and invalid slots of a queue are 0
-        x, y = _zero_idle(args, y)
+    symmetric, crossed = args.options.symmetric, args.need_transposed_scores
+    matrix = ScoreMatrix(similarity, (x,), (y,), pairing, mask, options["block_size"], partners=tuple(partners))
+    if not all_count(matrix, args.weights, both_ways=symmetric or crossed):
+        matrix = _with_live_rows(matrix, args.objective, args.leaving_out, symmetric=symmetric, crossed=crossed)
+        (x,), partners, (y,), pairing = matrix.rows, [*matrix.partners], matrix.columns, matrix.pairing
+        similarity = matrix.similarity
     if is_cosine(similarity) or is_dot(similarity):
         if is_dot(similarity):
             options["bound"] = largest_score(x, *partners, y, factor=_score_bound(scale, x, one_process=True))
@@ -707,21 +728,12 @@ def _local_matrix(args: _Arguments, similarity: Similarity, scale: Any, **option
     return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partner_operands, **options)
 
 
-def _zero_idle(args: _Arguments, y: Array) -> tuple[Array, Array]:
-    """Embeddings of rows and columns, with zeros where the mask or a queue leaves no pair: these may hold NaN.
-
-    If the transposed scores are needed, a pair is used in both directions.
-    """
-    xp, x, mask, pairing, self_contrast = args.xp, args.x, args.options.mask, args.pairing, y is args.x
-    if mask is not None:
-        rows, columns = (xp.any(mask, axis=axis) for axis in (1, 0))
-        if self_contrast or args.need_transposed_scores:
-            rows = columns = xp.logical_or(rows, columns)
-        (x,) = rows_where(xp, rows, x)
-        y = x if self_contrast else rows_where(xp, columns, y)[0]
-    if pairing.structure.separate_queue and pairing.columns and not self_contrast:
-        (y,) = rows_where(xp, pairing.columns[0], y)
-    return x, y
+def _with_live_rows(
+    matrix: ScoreMatrix, objective: AnyObjective, weights: Array | None, *, symmetric: bool, crossed: bool = False
+) -> ScoreMatrix:
+    """Matrix of embeddings with zeros where a row or column does not count; `crossed`: transposed scores are used."""
+    opposite = matrix.transposed() if symmetric else matrix.transposed_scores() if crossed else None
+    return without_idle(matrix, needs_of(objective), weights, opposite)
 
 
 def _score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
@@ -734,19 +746,6 @@ def _score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
         return math.inf
     number = abs(scale) if is_number(scale) else largest_entry(scale)
     return math.inf if number is None else float(number)
-
-
-def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity: Any = None) -> list[Array]:
-    """Embeddings (N, D), with zeros in rows that a boolean array (N, M) marks no entry of: these may hold NaN.
-
-    Flags of valid tokens stay: a row without tokens does not count, whereas a row without negatives has the loss 0.
-    """
-    live, result = xp.any(members, axis=1), []
-    for x in embeddings:
-        features = x.shape[1] - number_of_flags(similarity, x)
-        (zeroed,) = rows_where(xp, live, x[:, :features])
-        result.append(xp.concat([zeroed, x[:, features:]], axis=1) if features < x.shape[1] else zeroed)
-    return result
 
 
 def contrast_scores(
@@ -764,11 +763,17 @@ def contrast_scores(
     xp, dtype = namespace_of(scores), scores.dtype
     adapter_of(scores).check(scores)
     scores = upcast(xp, scores)
-    reduction = reduction._replace(weights=row_weights(xp, reduction.weights, scores.shape[0], scores))
+    reduction = reduction._replace(weights=row_weights(xp, reduction.weights, scores.shape[0], scores)).in_units()
     if symmetric:
         given = {"weights": reduction.weights is not None}
         _check_both_directions(tuple(scores.shape), pairing, objective, reduction.kind, given)
     matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness)
+    crossed = isinstance(objective, Relic)
+    if not all_count(matrix, reduction.weights, both_ways=symmetric or crossed):
+        weights = reduction.weights if is_row_by_row(objective, scores) else None
+        # A row whose only score is -inf has no positive, and does not count: it must stay.
+        needs = needs_of(objective)._replace(negative=False)
+        matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed)
     return finish(xp, evaluate(objective, matrix, reduction, symmetric=symmetric), dtype, reduction.kind)
 
 

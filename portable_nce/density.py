@@ -55,6 +55,7 @@ from ._core.numerics import safe_sqrt, sigmoid, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
+from ._execution.live import counted_by, zeroed, zeroed_entries
 from ._losses.vocabulary import SoftmaxStatistics, linear_softmax
 from .bounds import anchored_losses, info_nce_anchor_losses
 from .from_scores import Pairs, info_nce
@@ -142,7 +143,7 @@ def local_nce(
     >>> pnce.density.local_nce(data, noise, -1.5, -1.5)
     array(1.58799...)
     """
-    checked = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
+    checked = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction, needs_samples=True)
     xp, number = checked.xp, checked.number()
     some = number > 0
     log_k = xp.where(some, xp.log(xp.where(some, number, xp.ones_like(number))), -math.inf)
@@ -376,7 +377,7 @@ def info_nce_anchor(
     1.355908
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
-    checked = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
+    checked = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction, needs_samples=True)
     pairs = checked.as_pairs(checked.data - checked.data_q, checked.noise - checked.noise_q)
     return checked.reduced(pairs.of_counted(info_nce_anchor_losses(pairs, nu)), pairs.counted)
 
@@ -441,7 +442,7 @@ def nre_a(
     >>> round(float(pnce.density.nre_a(own, others)), 6)
     0.373474
     """
-    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction, needs_samples=True)
     xp = checked.xp
     noise_mean, counted = checked.mean(softplus(xp, checked.masked(checked.noise)))
     return checked.reduced(0.5 * softplus(xp, -checked.data) + 0.5 * noise_mean, counted)
@@ -583,7 +584,7 @@ def nre_c(
     """
     if not (is_number(gamma) and gamma == math.inf):
         gamma = check_number("gamma", gamma, above=0.0, limits=SINGLE)
-    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction, needs_samples=True)
     xp, pairs = checked.xp, checked.as_pairs(checked.data, checked.noise)
     nothing = xp.zeros_like(checked.data)
     # ν = k / γ. For γ = ∞, log ν is below any score, so that its exponential is negligible.
@@ -646,7 +647,7 @@ def balance_penalty(
     >>> round(float(pnce.density.balance_penalty(own, others)), 6)
     0.033701
     """
-    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights)
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, needs_samples=True)
     xp = checked.xp
     # σ(s) - 1 = -σ(-s) avoids cancellation: for a good classifier both terms are small.
     noise_mean, counted = checked.mean(sigmoid(xp, checked.masked(checked.noise)))
@@ -1066,8 +1067,12 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
     reduction: ReductionName = "none",
     *,
     names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
+    needs_samples: bool = False,
 ) -> _Checked:
-    """Check the arguments. An empty name marks an unused argument."""
+    """Check the arguments. An empty name marks an unused argument.
+
+    `needs_samples`: a context without samples does not count, or its loss is constant.
+    """
     check_choice("reduction", reduction, REDUCTIONS)
     values = dict(zip(names, (data_scores, noise_scores, *log_q), strict=True))
     numbers = {name: check_number(name, values[name]) for name in names[2:] if is_number(values[name])}
@@ -1082,6 +1087,7 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
             one_per_sample = name == names[3] and len(x.shape) == 1
             of_noise = (samples,) if one_per_sample else (rows, samples)
             check_shape(name, x, of_noise if name == names[3] else (rows,))
+    given = mask
     if mask is None:
         mask = xp.ones((rows, samples), dtype=xp.bool, device=device_of(noise))
     else:
@@ -1089,4 +1095,10 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
     values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
     data, noise, data_q, noise_q = (values[name] for name in names)
     weights = row_weights(xp, weights, rows, values[names[1]])
+    live = counted_by(weights, xp.any(given, axis=1) if needs_samples and given is not None else None)
+    pairs = counted_by(None, given, None if live is None else live[:, None])
+    data, data_q = (x if x is None or is_number(x) else zeroed(x, live, scores=True) for x in (data, data_q))
+    noise = zeroed_entries(noise, pairs)
+    if not is_number(noise_q) and len(noise_q.shape) > 1:
+        noise_q = zeroed_entries(noise_q, pairs)
     return _Checked(xp, data, noise, data_q, noise_q, mask, weights, reduction, dtype)

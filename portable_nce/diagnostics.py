@@ -30,6 +30,7 @@ from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propaga
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
+from ._execution.live import counted_by, zeroed
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
@@ -218,7 +219,8 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     rows, _ = shape_of("x", x, "(N, D)")
     check_shape("y", y, tuple(x.shape))
     dtype = x.dtype
-    unit_x, unit_y = (normalize(upcast(xp, z)) for z in (x, y))
+    weights = row_weights(xp, weights, rows, x)
+    unit_x, unit_y = (normalize(zeroed(upcast(xp, z), counted_by(weights))) for z in (x, y))
     differences = unit_x - unit_y
     squares = xp.sum(differences * differences, axis=1)
     values = squares
@@ -227,7 +229,7 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
         safe = xp.where(together, xp.ones_like(squares), squares)
         values = xp.where(together, xp.zeros_like(squares), xp.exp(0.5 * power * xp.log(safe)))
     counted = xp.ones((rows,), dtype=xp.bool, device=device_of(x))
-    return finish(xp, Reduction("mean", row_weights(xp, weights, rows, x)).of_values(values, counted), dtype, "mean")
+    return finish(xp, Reduction("mean", weights).of_values(values, counted), dtype, "mean")
 
 
 @explained

@@ -41,6 +41,7 @@ from ._core.types import (
     StoppedSide,
     TripletForm,
 )
+from ._execution.live import counted_by, zeroed
 from ._execution.matrix import matrix_of_scores
 from ._losses.graded import enter_graded, loss_of_graded
 from .pairings import Pairing, of_positives
@@ -951,9 +952,10 @@ def margin_mse(
     check_shape("teacher_scores", teacher_scores, tuple(entered.shape))
     constant: Array = teacher_scores
     teacher = upcast(xp, stop_gradient(constant))
+    weights = row_weights(xp, weights, entered.shape[0], teacher)
+    entered, teacher = (zeroed(x, counted_by(weights), scores=True) for x in (entered, teacher))
     live = xp.logical_and(entered != -math.inf, teacher != -math.inf)
     pairs = Pairs.masked(xp, entered, pairing, live if mask is None else xp.logical_and(mask, live))
-    weights = row_weights(xp, weights, entered.shape[0], pairs.scores)
     # Masked teacher scores may be NaN, and inf - inf would be.
     members = xp.logical_or(pairs.own, pairs.off)
     ahead = pairs.scores - xp.where(members, teacher, 0.0)
@@ -1056,10 +1058,10 @@ class Pairs(NamedTuple):
         """Pairs of checked scores with a mask or positives."""
         wide = upcast(xp, scores)
         own, off = matrix_of_scores(wide, pairing, mask).sets()
-        wide = xp.where(xp.logical_or(own, off), wide, 0.0)  # excluded entries may be NaN
         number = xp.sum(xp.astype(off, wide.dtype), axis=1)
         counted = xp.logical_and(xp.any(own, axis=1), number > 0)
         off = xp.logical_and(off, counted[:, None])
+        wide = xp.where(xp.logical_or(xp.logical_and(own, counted[:, None]), off), wide, 0.0)  # others may be NaN
         number = xp.where(counted, number, xp.ones_like(number))
         return cls(xp, wide, scores.dtype, pairing, mask, own, off, number, counted)
 

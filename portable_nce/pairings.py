@@ -213,6 +213,7 @@ class Pairing(EqualByContents):
         "ignore_index",
         "one_per_column",
         "one_per_row",
+        "paired",
         "pairs",
         "rows",
         "rule",
@@ -249,6 +250,8 @@ class Pairing(EqualByContents):
         self.ignore_index: int | None = None
         # Whether all columns are positives, up to those whose weight underflows.
         self.without_negatives = False
+        # Whether each row has a positive and negatives, unless a mask or flags of rows take these away.
+        self.paired = False
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -293,7 +296,7 @@ class Pairing(EqualByContents):
         return _other_than(self.rows[0], self.ignore_index), _other_than(self.columns[0], self.ignore_index)
 
 
-_UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "extra_columns": False}
+_UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "extra_columns": False, "paired": False}
 """Fields of a pairing with a derived rule."""
 
 
@@ -467,7 +470,7 @@ def two_views() -> Pairing:
 
 def several_views(number: int) -> Pairing:
     """Rows are `number` stacked views of a batch: i is positive with ``i + k N / number``."""
-    return Pairing(_Views(number))._replace(structure=Structure(number, own=True))
+    return Pairing(_Views(number))._replace(structure=Structure(number, own=True), paired=True)
 
 
 @explained
@@ -895,7 +898,7 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     # Dividing the labels by h, not the squared differences by h², avoids early overflow.
     of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in (rows, *others))
     made = Pairing(_KernelRule(not others), rows=(of_rows,), columns=(of_columns[0] if others else of_rows,))
-    return made._replace(exchangeable=True, without_negatives=True)
+    return made._replace(exchangeable=True, without_negatives=True, paired=True)
 
 
 @explained
@@ -947,7 +950,7 @@ def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: 
     (_, of_rows), (_, of_columns) = _unit_embeddings(rows=rows, columns=columns)
     rule = _TeacherRule(temperature, columns is None)
     made = Pairing(rule, rows=of_rows, columns=of_columns)
-    return made._replace(exchangeable=True, without_negatives=True)
+    return made._replace(exchangeable=True, without_negatives=True, paired=True)
 
 
 @explained
@@ -990,7 +993,7 @@ def smoothed(smoothing: float, /) -> Pairing:
         raise ValueError(f"smoothing: expected a number from 0 to less than 1, got {smoothing}")
     if not smoothing:
         return _DIAGONAL
-    return Pairing(SmoothedRule(smoothing))._replace(exchangeable=True, without_negatives=True)
+    return Pairing(SmoothedRule(smoothing))._replace(exchangeable=True, without_negatives=True, paired=True)
 
 
 @explained
@@ -1061,7 +1064,8 @@ def guided(
     padding = xp.ones_like(unit_columns[n_rows:, 0])
     columns_limits = xp.concat([limits, padding], axis=0)
     of_both = {"rows": (limits, *of_rows), "columns": (columns_limits, *of_columns)}
-    return Pairing(_guided_rule, **of_both, one_per_row=True, one_per_column=True)._replace(exchangeable=True)
+    made = Pairing(_guided_rule, **of_both, one_per_row=True, one_per_column=True)
+    return made._replace(exchangeable=True, paired=True)
 
 
 def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], tuple[Array, Arrays]]:
@@ -1349,7 +1353,7 @@ _OWN_LABELS, _VALID_LABELS = _Among(_labels_rule, _off_diagonal), _Among(_labels
 _OWN_OVERLAP = _Among(_overlap_rule, _off_diagonal)
 
 _DIAGONAL = Pairing(_diagonal_rule, one_per_row=True, one_per_column=True)._replace(
-    structure=Structure(), exchangeable=True
+    structure=Structure(), exchangeable=True, paired=True
 )
 _QUEUE = _DIAGONAL._replace(rule=_queue_rule, structure=Structure(separate_queue=True), exchangeable=False)
 _TWO_VIEWS = _QUEUE._replace(rule=_Views(2), structure=Structure(2, own=True))

@@ -215,7 +215,7 @@ def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
         return [_unit_rows_by_powers(x) if pair is None else pair for x, pair in zip(arrays, found, strict=True)]
     squares = [adapter_of(x).row_dots(x, x) for x in arrays]
     low, high = entries_at_hand(_flat(squares), least, largest)
-    known = low is not None and high is not None and low > _SMALLEST_SQUARE and high < _LARGEST_SQUARE
+    known = low is not None and high is not None and low > _SMALLEST_SQUARE and high < LARGEST_SQUARE
     if not known:
         return [_unit_rows_by_powers(x) for x in arrays]
     lengths = [namespace_of(x).sqrt(x)[..., None] for x in squares]
@@ -241,7 +241,7 @@ def _unit_rows_by_powers(x: Array) -> tuple[Array, Array]:
     return scaled / length, length * unit
 
 
-_SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e30
+_SMALLEST_SQUARE, LARGEST_SQUARE = 1e-20, 1e30
 """Range in which sums of squares neither overflow nor lose digits to underflow, in float32 too."""
 
 

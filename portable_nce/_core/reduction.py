@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+import math
+from typing import Any, NamedTuple, get_args
 
+from .autodiff import stop_gradient
+from .checks import entry_at_hand
 from .namespace import lift_to_tape, namespace_of
 from .numerics import continued, safe_quotient, sum_to_scalar
-from .protocol import Array
+from .protocol import Array, Namespace
 from .ranks import Shards
 from .types import ReductionName
+
+_USUAL = 1e-6, 1e6
+"""Range of the largest weight in which weights keep their unit."""
+
+
+def _largest_magnitude(xp: Namespace, x: Array) -> Array:
+    return xp.max(xp.abs(x), axis=0)
+
 
 REDUCTIONS: tuple[ReductionName, ...] = get_args(ReductionName)
 
@@ -17,7 +28,7 @@ class Reduction(NamedTuple):
     """Weighted mean, weighted sum or none, over all ranks of a batch.
 
     `factor` multiplies each rank's part of the sum. `factors` multiply the row losses; unlike the weights, they are not
-    in the divisor of a mean.
+    in the divisor of a mean. `unit` (None: 1) is a divisor of the given weights; see `in_units`.
     """
 
     kind: ReductionName
@@ -25,6 +36,27 @@ class Reduction(NamedTuple):
     shards: Shards | None = None
     factor: Array | float | None = None
     factors: Array | None = None
+    unit: Array | float | None = None
+
+    def in_units(self) -> Reduction:
+        """Same mean, with the weights divided by a unit of the order of the largest, a constant.
+
+        A sweep multiplies gradients by the weights, and the mean divides them by the sum of the weights: with weights
+        of 1e-15, the product of a saturated row would underflow to 0 before the division.
+        """
+        if self.kind != "mean" or self.weights is None or self.unit is not None:
+            return self
+        number = entry_at_hand(self.weights, _largest_magnitude)
+        if number is not None and (_USUAL[0] <= number <= _USUAL[1] or not 0 < number < math.inf):
+            return self
+        unit: Any = 1.0
+        if number is not None:
+            unit = 2.0 ** math.floor(math.log2(number))  # a power of 2 rounds no weight
+        else:
+            xp = namespace_of(self.weights)
+            unit = _largest_magnitude(xp, stop_gradient(self.weights))
+            unit = xp.where(xp.logical_and(unit > 0, unit < math.inf), unit, xp.ones_like(unit))
+        return self._replace(weights=self.weights / unit, unit=unit)
 
     @property
     def is_plain_mean(self) -> bool:
@@ -49,6 +81,9 @@ class Reduction(NamedTuple):
 
         The mean divides by ``Σ weight · number`` of the values that count; if that is 0, the mean is 0.
         """
+        scaled = self.in_units()
+        if scaled is not self:
+            return scaled.of_values(values, counted, number)
         arrays = (values, counted, *(x for x in (self.factors, self.weights, number) if x is not None))
         ((values, counted, *rest),) = lift_to_tape(arrays)
         xp = namespace_of(values)
@@ -80,6 +115,8 @@ class Reduction(NamedTuple):
         xp = namespace_of(norm)
         norm = sum_to_scalar(xp, norm)
         if self.shards is not None:
+            if self.unit is not None:  # each rank has its own
+                total, norm = total * self.unit, norm * self.unit
             ((total, norm),) = lift_to_tape((total, norm))
             both = self.shards.total(namespace_of(total).concat([total, norm]))
             total, norm = both[0:1], both[1:2]

@@ -141,6 +141,13 @@ def couples_rows(objective: Objective, like: Array, *, in_one_block: Callable[[]
     return objective.couples_rows is None and not in_one_block() and not _is_row_by_row(objective, like)
 
 
+def is_row_by_row(objective: Any, like: Array) -> bool:
+    """Whether the loss of a row is known not to depend on other rows."""
+    if not isinstance(objective, Objective) or (isinstance(objective, Weighted) and objective.known):
+        return True
+    return _is_row_by_row(objective, like) if objective.couples_rows is None else not objective.couples_rows
+
+
 def _is_learned(objective: Objective, like: Array) -> bool:
     """Whether an objective closes over learned arrays: row losses of constant statistics have a gradient."""
     xp = namespace_of(like)

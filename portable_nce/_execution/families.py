@@ -89,7 +89,6 @@ class Softmax(Family):
     def __init__(self, xp: Namespace, plan: SoftmaxPlan, facts: ScoreFacts) -> None:
         super().__init__(xp, plan, facts)
         self.unshifted = facts.bound <= MAX_UNSHIFTED_LOGIT
-        self.needs_positive = not plan.statistics
         # Whether finite log-odds are enough for the objective.
         self.may_use_odds = facts.complete and plan.objective.of_odds is not None and not plan.statistics
 
@@ -303,7 +302,6 @@ class Pairs(Family):
     """
 
     counts_pairs = True
-    needs_positive = False
 
     def __init__(self, xp: Namespace, plan: PairsPlan, facts: ScoreFacts, *, need_grad: bool) -> None:
         super().__init__(xp, plan, facts)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_number, namespace_of, on_accelerator
 from .._core.notes import note
-from .._core.numerics import continued, entries_at, normalize, rows_where, upcast
+from .._core.numerics import continued, entries_at, normalize, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
@@ -263,9 +263,6 @@ class ScoreMatrix(NamedTuple):
             present, valid = valid[:n_rows], valid[n_rows:]
         if diagonals.by_index:
             present, partners, index = self._indexed(xp, columns[0])
-        if present is not None and not structure.elsewhere:
-            # Zero rows without a positive, so that a NaN there cannot reach column gradients.
-            rows = tuple(rows_where(xp, present, *rows))
         inputs = Inputs(
             rows=rows,
             columns=columns,
@@ -382,11 +379,6 @@ class ScoreMatrix(NamedTuple):
         sorted_rows = sorted_columns = space.take(rows, order, axis=0)
         if columns is not rows or column_order is not order:
             sorted_columns = space.take(columns, column_order, axis=0)
-            if not (ids or isinstance(plan, PairsPlan)):
-                # A row without a positive does not count: a NaN there must not reach columns.
-                low = xp.searchsorted(sorted_column_labels, sorted_labels, side="left")
-                n_positives = xp.searchsorted(sorted_column_labels, sorted_labels, side="right") - low - int(own)
-                (sorted_rows,) = rows_where(space, n_positives > 0, sorted_rows)
         inputs = Inputs(
             rows=(sorted_rows,),
             columns=(sorted_columns,),

@@ -76,12 +76,11 @@ def weigh(
 class Family:
     """Row sums over tiles, and their cotangents.
 
-    `counts_pairs`: weights of pairs also count the pairs. `needs_positive`: a row without a positive does not count.
+    `counts_pairs`: weights of pairs also count the pairs.
     `unshifted`: exponentials need no shift, so that residuals and coefficients are not far below 1.
     """
 
     counts_pairs = False
-    needs_positive = True
     unshifted = True
 
     def __init__(self, xp: Namespace, plan: Any, facts: ScoreFacts) -> None:

@@ -7,11 +7,11 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from .._core.namespace import device_of, is_array, namespace_of
-from .._core.numerics import rows_where
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards, widened
 from ..pairings import Pairing
 from ..similarities import Similarity, with_numbers
+from .live import Needs, all_count, without_idle
 from .matrix import ScoreMatrix, Shard
 from .operands import SourceDtypes, operands_of
 
@@ -20,7 +20,7 @@ class RankBatch(NamedTuple):
     """Rows and columns of a rank, and the mask of its rows against all columns.
 
     `sent_as`: dtypes in which rows and columns are sent. `joined`: number of arrays that the columns of each view are
-    joined from.
+    joined from. `needs`, `weights`: what decides which rows count.
     """
 
     rows: Array
@@ -29,6 +29,8 @@ class RankBatch(NamedTuple):
     source_dtypes: SourceDtypes
     mask: Array | None = None
     joined: int = 1
+    needs: Needs = Needs()
+    weights: Array | None = None
 
 
 def sharded_matrix(
@@ -47,7 +49,7 @@ def sharded_matrix(
     shard of the transposed scores, with the same pairing. Extra columns of a pairing must be gathered already, and be
     equal on all ranks. `options` are those of `ScoreMatrix`, including `shards`.
     """
-    x, y, sent_as, source_dtypes, mask, joined = batch
+    x, y, sent_as, source_dtypes, mask, joined, needs, weights = batch
     shards: Shards = options["shards"]
     n = x.shape[0]
     n_extra = y.shape[0] - n if pairing.extra_columns else 0
@@ -77,16 +79,24 @@ def sharded_matrix(
             pairs=tuple(_rows_of_transpose(shards, a, shard, n_columns) for a in pairing.pairs),
         )
         opposite_mask = None if mask is None else _rows_of_transpose(shards, mask, shard, n_columns)
-    if own_mask is not None:
-        x, columns = _zero_idle(xp, (x, columns), own_mask, opposite_mask if need_opposite else None)
+    own = ScoreMatrix(similarity, (x,), (columns,), own_pairing, own_mask, options["block_size"], shard=shard)
+    turned = shard
+    if need_opposite and shards.rows != shards.columns:
+        turned = _shard_of_transpose(xp, shards, shard, x, (n_columns, views))
+    if not all_count(own, weights, both_ways=need_opposite):
+        opposite = None
+        if need_opposite:
+            both: dict[str, Any] = {"rows": (columns[:n_columns, ...],), "columns": (x,), "shard": turned}
+            opposite = own._replace(**both, pairing=opposite_pairing, mask=opposite_mask)
+        own = without_idle(own._replace(rows=(x[:n, ...],)), needs, weights, opposite)
+        (x,), (columns,), own_pairing, similarity = own.rows, own.columns, own.pairing, own.similarity
     similarity, rows, columns, bound = operands_of(similarity, x, columns, scale, source_dtypes)
     common: dict[str, Any] = {**options, "bound": min(options["bound"], bound), "shard": shard}
     opposite = None
     if need_opposite:
         own_columns = tuple(x[:n_columns, ...] for x in columns)
         opposite = ScoreMatrix(similarity.transposed(), own_columns, rows, opposite_pairing, opposite_mask, **common)
-        if shards.rows != shards.columns:
-            turned = _shard_of_transpose(xp, shards, shard, x, (n_columns, views))
+        if turned is not shard:
             opposite = opposite._replace(shard=turned, shards=shards.transposed())
         rows = tuple(x[:n, ...] for x in rows)
     return ScoreMatrix(similarity, rows, columns, own_pairing, own_mask, own_transpose=opposite, **common)
@@ -153,17 +163,3 @@ def _rows_of_transpose(shards: Shards, pairs: Array, shard: Shard, n_columns: in
     whole = shards.flags(pairs)
     xp = namespace_of(whole)
     return xp.matrix_transpose(xp.take(whole, shard.columns[:n_columns], axis=1))
-
-
-def _zero_idle(
-    xp: Namespace, both: tuple[Array, Array], mask: Array, opposite_mask: Array | None
-) -> tuple[Array, Array]:
-    """Rows and columns of a shard, with zeros where neither mask leaves a pair: these may hold NaN."""
-    used_rows, used_columns = (xp.any(mask, axis=axis) for axis in (1, 0))
-    if opposite_mask is not None:
-        own_columns, all_rows = (xp.any(opposite_mask, axis=axis) for axis in (1, 0))
-        n, n_columns = mask.shape[0], opposite_mask.shape[0]
-        used_rows = xp.concat([xp.logical_or(all_rows[:n], used_rows), all_rows[n:]])
-        used_columns = xp.concat([xp.logical_or(used_columns[:n_columns], own_columns), used_columns[n_columns:]])
-    rows, columns = (rows_where(xp, *one)[0] for one in zip((used_rows, used_columns), both, strict=True))
-    return rows, columns

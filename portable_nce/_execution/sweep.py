@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._core.checks import all_entries, entry_at_hand, is_at_hand
+from .._core.checks import is_at_hand
 from .._core.logsumexp import ExpSum
 from .._core.namespace import namespace_of
-from .._core.numerics import largest_entry, rows_where, upcast
+from .._core.numerics import largest_entry, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import Members
@@ -201,8 +201,6 @@ class _Sweep:
             whole = self.diagonals.in_tiles and self.tiling.block == n_rows and len(self.source.tiles) == 1
             in_halves = not given and self.source.columns.part is not None  # cotangents of positives have more bits
             self.positives_in_tile = given or (whole and not (self.scaled or in_halves))
-        # Only rules leave rows without a positive whose NaN could reach column gradients.
-        self.zeros_unpaired = self.by_rule and self.family.needs_positive and not layout.channels[0].given
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
 
     def _bound(self) -> float:
@@ -280,8 +278,6 @@ class _Sweep:
                 continue
             scores, routes = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
-            if self.zeros_unpaired:
-                sets, rows = self._without_unpaired(sets, rows)
             part, residual, positives = family.add_masked(scores, sets, block.by_row)
             tiles.append(_Tile(sets, part, residual, routes))
         scores = self.source.positive_scores(block, start)
@@ -343,11 +339,3 @@ class _Sweep:
         if not self.positives_in_tile:
             return (matrix,), factor
         return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None
-
-    def _without_unpaired(self, sets: Members, rows: list[Arrays]) -> tuple[Members, list[Arrays]]:
-        """Zero the operands of rows without a positive, so that a NaN there cannot reach column gradients."""
-        live = self.xp.any(sets.positives, axis=1)
-        if entry_at_hand(live, all_entries):
-            return sets, rows
-        sets = sets._replace(negatives=self.xp.logical_and(sets.negatives, live[:, None]))
-        return sets, [tuple(rows_where(self.xp, live, *operands)) for operands in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._call import Options, contrast_embeddings, enter_embeddings, has_own_column, shards_of_rows
+from .._call import Layout, Options, contrast_embeddings, enter_embeddings, has_own_column, shards_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_floating, check_mask, check_number, check_shape
 from .._core.equality import Record
@@ -14,6 +14,7 @@ from .._core.numerics import sigmoid, softplus
 from .._core.protocol import Array
 from .._core.ranks import Ranks, Shards, end_exchange, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
+from .._execution.live import counted_by, zeroed
 from ..objectives.base import Pairwise, RowStatistics, Term, Weighted, with_slopes
 from ..pairings import diagonal
 from ..similarities import AnySimilarity, resolve
@@ -88,7 +89,7 @@ def sogclr(
         `query`.
     log_u : array, shape (N,)
         Logarithms of the new averages, without gradient, in the dtype of `log_u`. Unchanged for queries without a
-        positive or a negative.
+        positive or a negative, and for those of weight 0.
 
     Raises
     ------
@@ -134,7 +135,8 @@ def sogclr(
     xp, log_u, options, (x, y) = entered.xp, entered.others["log_u"], entered.options, entered.arrays
     check_floating(xp, log_u=log_u)
     check_shape("log_u", log_u, (x.shape[0],))
-    state = xp.astype(stop_gradient(log_u), x.dtype)
+    state = before = xp.astype(stop_gradient(log_u), x.dtype)
+    state = zeroed(state, counted_by(options.weights), scores=True)
     shards = shards_of_rows(across, x, options.temperature)
     end_exchange(across)
     by_row = options._replace(weights=None, reduction="none")
@@ -147,14 +149,15 @@ def sogclr(
         counted, number = _counted(contrast_embeddings(pairs, _PAIRS, diagonal(), counting))
     averaged = with_slopes(_Averaged(gamma), needs_negative=True, label="sogclr")
     memory = Weighted(averaged, _Memory(state, number, gamma), label="sogclr", known=True)
-    values = contrast_embeddings(entered.embeddings, memory, diagonal(), by_row)
+    layout = Layout(later_weights=options.weights)
+    values = contrast_embeddings(entered.embeddings, memory, diagonal(), by_row, layout)
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)
     fresh = state == -math.inf
     share = xp.log(xp.full_like(state, gamma))
     values = values - xp.log(number) + xp.where(fresh, xp.zeros_like(state), share)
     values = xp.where(counted, values, xp.zeros_like(values))
-    after = stop_gradient(xp.where(counted, values, state))
+    after = stop_gradient(xp.where(counted_by(options.weights, counted), values, before))
     if rho is not None:
         values = (values + rho) * (options.temperature if shards is None else shards.shared(options.temperature))
     return entered.reduced(values, counted, shards), xp.astype(after, log_u.dtype)

@@ -10,11 +10,12 @@ from .._call import Entered, Options, enter_embeddings, finish, pair_scores, sam
 from .._core.autodiff import stop_gradient
 from .._core.checks import cast_hint, check_mask, check_shape, is_floating, positive_scalar
 from .._core.namespace import device_of, lift_to_tape, namespace_of
-from .._core.numerics import normalize, rows_where, softplus, sum_to_scalar, upcast, zeros
+from .._core.numerics import normalize, softplus, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, end_exchange, propagates_errors, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT
+from .._execution.live import zeroed
 from ..similarities import AnySimilarity
 
 __all__ = ["angle", "cosent", "enter_graded", "loss_of_graded"]
@@ -230,7 +231,7 @@ def _of_pairs(
     returns that loss divided by the number of ranks, since results and gradients are summed over ranks.
     """
     xp, shards = entered.xp, shards_of_rows(across, entered.arrays[0])
-    scores = similarity(*rows_where(xp, graded.live, *entered.arrays))
+    scores = similarity(*(zeroed(x, graded.live) for x in entered.arrays))
     if shards is None:
         return finish(xp, loss_of_graded(xp, scores, graded), entered.dtype, "mean")
     grades, scale, live, weights = graded

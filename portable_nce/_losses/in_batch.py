@@ -26,7 +26,6 @@ from .._call import (
     scale_of,
     shards_of_rows,
     sharpness_of,
-    zero_idle_rows,
 )
 from .._core.checks import (
     check_bool,
@@ -58,6 +57,7 @@ from .._core.types import (
     RelicDirection,
     StoppedSide,
 )
+from .._execution.live import counted_by, zeroed, zeroed_entries
 from ..objectives import AnyObjective, Objective
 from ..pairings import Tile, of_positives
 from ..similarities import AnySimilarity, takes_tokens
@@ -284,7 +284,8 @@ def n_tuple(
     counted = xp.ones(x.shape[:1], dtype=xp.bool, device=device_of(x))
     if options.mask is not None:
         counted = has_own_column(xp, options.mask, 0 if shards is None else shards.first_row())
-    x, y = (xp.where(counted[:, None], z, xp.zeros_like(z)) for z in (x, y))
+    live = counted_by(options.weights, None if options.mask is None else counted)
+    x, y = (zeroed(z, live) for z in (x, y))
     lengths = xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)
     penalty = lengths * scalar(xp, "l2", entered.others["l2"], x)
     penalty = Reduction(reduction, options.weights, shards).of_values(penalty, counted)
@@ -387,9 +388,11 @@ def cpc(
     steps, _, target_width = shape_of("targets", y, "(S, N, E)")
     check_shape("targets", y, (steps, rows, target_width), "steps are the first axis, contexts the second")
     check_shape("projections", matrices, (steps, target_width, width))
+    present = None
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, (rows, rows if across is None else _columns_of_all(options.mask)))
-        (x,) = zero_idle_rows(xp, options.mask, x)
+        present = has_own_column(xp, options.mask) if across is None else xp.any(options.mask, axis=1)
+    x = zeroed(x, counted_by(options.weights, present))  # the predictions are the product of all contexts
     layout = Layout(agreed_on={"steps": steps})
     parts = []
     for step in range(steps):
@@ -441,7 +444,8 @@ def clip(
     max_logit_scale : float or None, default: 100.0
         Larger scales are clipped to this one; None disables the limit. The gradient of a clipped scale is the gradient
         at the limit if descent makes the scale smaller, and 0 otherwise, so that the scale can return. (open_clip clips
-        the parameter itself after each step.) JAX differentiates a clipped scale in reverse mode only.
+        the parameter itself after each step.) An infinite scale, such as the exponential of 89 in float32, is an error,
+        or makes the loss NaN where entries cannot be read. JAX differentiates a clipped scale in reverse mode only.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, K), optional
@@ -759,9 +763,6 @@ def with_negatives(entered: Entered, objective: Objective, valid: Array | None =
     if options.mask is not None:
         alone = options.across is None or of_each or layout.replicated
         check_mask(xp, "mask", options.mask, (n_rows, n_negatives if alone else _columns_of_all(options.mask)))
-        members = options.mask if valid is None else xp.logical_and(options.mask, valid[None, :])
-        x, y = zero_idle_rows(xp, members, x, y, similarity=options.similarity)
-        z = xp.where(xp.expand_dims(options.mask, axis=2), z, xp.zeros_like(z)) if of_each else z
         own = xp.ones((n_rows, 1 if of_each else n_rows), dtype=xp.bool, device=device_of(x))
         options = options._replace(mask=xp.concat([own, options.mask], axis=1))
     if not of_each:
@@ -770,6 +771,10 @@ def with_negatives(entered: Entered, objective: Objective, valid: Array | None =
             entered.with_arrays(x, y, z), objective, pairing, options, layout, dtype=entered.dtype
         )
     # A score matrix (N, 1 + M) with the positives in front.
+    members = None if options.mask is None else options.mask[:, 1:]
+    live = counted_by(options.weights, None if members is None else xp.any(members, axis=1))
+    x, y = zeroed(x, live), zeroed(y, live)
+    z = zeroed_entries(z, counted_by(None, members, None if live is None else live[:, None]))
     temperature = temperature_of(xp, options.temperature, n_rows, x, shared=options.across is not None)
     same_width(options.similarity, query, x, key, y)
     hardness = check_hardness(options.hardness, objective)
@@ -799,14 +804,15 @@ def at_most(value: Any, limit: float) -> Any:
     xp, (value,) = common_namespace(logit_scale=value)
     check_floating(xp, logit_scale=value)
     most = entry_at_hand(value, largest) if math.prod(value.shape) == 1 else None
-    if most is not None and most <= limit:
-        return value
+    if most is not None and (most <= limit or most == math.inf):
+        return value  # an infinite scale is rejected later: its gradient by a logarithm would be 0 times infinity
     return adapter_of(value).custom_vjp(_clamp, _pull_clamp, exact=False)(limit, value)[0]
 
 
 def _clamp(limit: float, value: Array) -> tuple[Array, ...]:
     xp = namespace_of(value)
-    return (xp.where(value > limit, xp.full_like(value, limit), value),)
+    clipped = xp.where(value > limit, xp.full_like(value, limit), value)
+    return (xp.where(value == math.inf, math.nan, clipped),)
 
 
 def _pull_clamp(

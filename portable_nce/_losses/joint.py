@@ -115,6 +115,7 @@ def joint_info_nce(
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, (rows, rows if shards is None else sum(shards.columns)))
         options = options._replace(mask=xp.concat([options.mask, options.mask], axis=1))
+    layout = Layout(joined=2, later_weights=options.weights)
     options = options._replace(weights=None, reduction="none")
     result = []
     for name, own, other in (("query", queries, keys), ("key", keys, queries)):
@@ -122,7 +123,7 @@ def joint_info_nce(
         if others or itself:
             embeddings = {name: own, "columns": other.joined(own)}
             pairing = Pairing(_Blocks(others, itself), one_per_row=True)
-            result.append(contrast_embeddings(embeddings, _LOG_ODDS, pairing, options, Layout(joined=2)))
+            result.append(contrast_embeddings(embeddings, _LOG_ODDS, pairing, options, layout))
     ((odds, *more),) = lift_to_tape(tuple(result))
     xp = namespace_of(odds)
     counted = odds != 0

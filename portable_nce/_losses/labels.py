@@ -19,7 +19,6 @@ from .._call import (
 )
 from .._core.checks import check_choice, check_integers, check_mask, check_number, scalar, shape_of
 from .._core.namespace import common_namespace
-from .._core.numerics import rows_where
 from .._core.protocol import Array
 from .._core.ranks import Ranks, propagates_errors
 from .._core.types import (
@@ -34,6 +33,7 @@ from .._core.types import (
     ReductionName,
     TripletForm,
 )
+from .._execution.live import counted_by, zeroed
 from .._execution.triples import excess
 from ..objectives import AnyObjective
 from ..objectives.pairwise import AVERAGES
@@ -742,7 +742,8 @@ def triplet(
         same_width(similarity, "anchor", a, name, other)
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, a.shape[:1])
-        a, *others = rows_where(xp, options.mask, a, *others)
+    live = counted_by(options.weights, options.mask)
+    a, *others = (zeroed(z, live) for z in (a, *others))
     margin = scalar(xp, "margin", entered.others["margin"], a)
     shards = shards_of_rows(across, a, options.temperature)
     scale = scale_of(xp, options.temperature, a, shards)

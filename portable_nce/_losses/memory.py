@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from .. import objectives, pairings
-from .._call import Embedding, Layout, Options, add, contrast_embeddings, enter_embeddings, same_width, zero_idle_rows
+from .._call import Embedding, Layout, Options, add, contrast_embeddings, enter_embeddings, same_width
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_bool, check_choice, check_mask, check_shape, shape_of
 from .._core.namespace import namespace_of
@@ -13,6 +13,7 @@ from .._core.numerics import nan_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews, Precision, ReductionName
+from .._execution.live import zeroed
 from .._execution.operands import SourceDtypes
 from .._execution.search import search
 from ..similarities import AnySimilarity
@@ -330,11 +331,11 @@ def nnclr(
     if options.mask is not None:
         size = 2 * rows if negatives == "views" else rows
         check_mask(xp, "mask", options.mask, (size, size if across is None else options.mask.shape[1]))
-        if negatives == "batch":
-            (x,) = zero_idle_rows(xp, options.mask, x)
-        elif across is None:  # with ranks, the mask of a row as a column is on other ranks
-            either = xp.logical_or(options.mask, xp.matrix_transpose(options.mask))
-            (x,) = zero_idle_rows(xp, either[:rows, :], x)
+        present = xp.any(options.mask, axis=1)
+        if negatives == "views":  # with ranks, the mask of a row as a column is on other ranks
+            columns = None if across is not None else xp.any(options.mask, axis=0)
+            present = None if columns is None else xp.logical_or(present, columns)[:rows]
+        x = zeroed(x, present)
     anchors, other, candidates = entered.with_arrays(x, y, z).values()
     neighbors, has_neighbor = _nearest(anchors, candidates, options, valid)
     embeddings, pairing, layout = {"neighbors": neighbors, "view_b": other}, pairings.diagonal(), Layout()

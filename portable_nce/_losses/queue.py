@@ -23,6 +23,7 @@ from .._core.protocol import Array
 from .._core.ranks import RankReport, Ranks, agree, end_exchange, propagates_errors, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf
+from .._execution.live import zeroed
 
 __all__ = ["Queue", "columns_of", "extra_columns", "is_full", "queue_init", "queue_push", "with_batch_columns"]
 
@@ -222,7 +223,7 @@ def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
         return columns, None
     xp, (columns, valid) = common_namespace(**{f"{name}.rows": memory.rows, f"{name}.valid": memory.valid})
     check_mask(xp, f"{name}.valid", valid, shape_of(name, columns, "(K, D)")[:1])
-    return stop_gradient(xp.where(xp.expand_dims(valid, axis=1), columns, xp.zeros_like(columns))), valid
+    return zeroed(stop_gradient(columns), valid), valid
 
 
 def is_full(valid: Array) -> bool:

@@ -17,16 +17,18 @@ from .._core.checks import (
     check_shape,
     check_width,
     indices_of,
+    is_at_hand,
     shape_of,
 )
 from .._core.logsumexp import ExpSum, factors
 from .._core.namespace import lift_to_tape, namespace_of
-from .._core.numerics import rows_where, safe_quotient, sum_to_scalar, upcast
+from .._core.numerics import safe_quotient, sum_to_scalar, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from .._core.reduction import Reduction
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
+from .._execution.live import counted_by, zeroed
 from .._execution.statistics import RowSums, one_per_row
 from .._execution.statistics import row_statistics as statistics_of
 from ..objectives import Pairwise, RowStatistics, Term, info_nce
@@ -241,8 +243,9 @@ def linear_softmax(
         check_indices(xp, "targets", targets, 2**31, "the classes of all ranks", remedy=_IGNORED)
         shards = _agreed(across, rows.array, classes, targets)
         layer = layer.kept_here(shards)
-    if counted is not None:
-        rows = rows._replace(array=rows_where(xp, counted, rows.array)[0])
+    weighted = None if return_statistics else options.weights  # rows of weight 0 have statistics
+    inside = None if across is not None or is_at_hand(targets) else _in_range(xp, targets, classes)[0]
+    rows = rows._replace(array=zeroed(rows.array, counted_by(weighted, counted, inside)))
 
     similarity: Any = "dot" if layer.bias is None else shifted_columns("dot", layer.bias)
     if softcap is not None:
