@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         started(name)
     compiles = any(find_variant(name).compiles for name in names_of(config))
     hypothesis.settings.load_profile("conformance-compiled" if compiles else "conformance")
+    config.addinivalue_line("markers", "half_products: left out where no products of 16 bits are taken")
     config.addinivalue_line("markers", "exhaustive: more of the same; left out where every new shape is compiled")
     config.addinivalue_line("markers", "each_variant: a short run has all values on each variant, all cases on NumPy")
     config.addinivalue_line("markers", "ranks: left out where functions are traced, which ranks as threads are not")
@@ -105,6 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             and params.get("rows", 0) <= variant.largest
             and not (variant.compiles and any(map(item.get_closest_marker, ("exhaustive", "ranks"))))
             and not (variant.other_device is None and item.get_closest_marker("two_devices"))
+            and (variant.half_products or not item.get_closest_marker("half_products"))
             and (variant.repeats or not str(params.get("case_name", "")).endswith("streamed"))
         )
         (kept if fits else left).append(item)
