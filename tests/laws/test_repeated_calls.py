@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.autograd.functional import jacobian
+from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from portable_nce._execution import plans, replay
 from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import differentiate, started
 
-from calls import options_of
+from calls import WAYS, Call, options_of
 
 if TYPE_CHECKING:
     from portable_nce.testing.cases import Case
@@ -46,6 +56,8 @@ def test_each_call_is_a_first(variant: Variant, case: Case) -> None:
         assert repr(results((arrays, others)[k])) == repr(wanted[k])  # repr, because NaN is not equal to NaN
 
 
+Loss: TypeAlias = Callable[..., torch.Tensor]
+World: TypeAlias = Callable[[Loss, list[torch.Tensor]], Any]
 DENSE = [case for case in CASES if "streamed" not in case.name]
 
 
@@ -76,3 +88,173 @@ def test_batched_backward_passes_equal_single_ones_and_leave_nothing_behind(case
         torch.testing.assert_close(passes(batched=True), wanted, rtol=1e-12, atol=1e-12, equal_nan=True)
     found = passes()
     assert repr([x.tolist() for x in found]) == repr([x.tolist() for x in wanted])  # NaN is not equal to NaN
+
+
+def changed(function: Any, result: Any) -> Any:
+    """Change new floating-point tensors, which programs keep as constants."""
+    name = getattr(function, "__name__", "").partition(".")[0]
+    return result + 0.25 if name in {"zeros_like", "ones_like", "full_like"} and result.is_floating_point() else result
+
+
+class Functions(TorchFunctionMode):
+    """A mode that changes what functions return."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return changed(func, func(*args, **(kwargs or {})))
+
+
+class Dispatched(TorchDispatchMode):
+    """A mode that changes what operators return."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return changed(func, func(*args, **(kwargs or {})))
+
+
+class Subclass(torch.Tensor):
+    """A tensor whose functions return something else."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return changed(func, super().__torch_function__(func, types, args, kwargs or {}))
+
+
+def differentiated(call: Loss, arrays: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Value, and gradients with different cotangents of the rows."""
+    given = [x.detach().requires_grad_() for x in arrays]
+    value = call(*given)
+    cotangents = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype, device=value.device).reshape(value.shape)
+    return [value.detach(), *torch.autograd.grad(value, given, cotangents)]
+
+
+def within(context: Callable[[], Any], function: Any = differentiated) -> World:
+    """Compute in a context."""
+
+    def world(call: Loss, arrays: list[torch.Tensor]) -> Any:
+        with context():
+            return function(call, arrays)
+
+    return world
+
+
+def value(call: Loss, arrays: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Value alone."""
+    return [call(*arrays)]
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set the default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    yield
+    torch.set_default_dtype(before)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Use deterministic algorithms."""
+    torch.use_deterministic_algorithms(mode=True)
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+
+
+def by_transform(transform: Any, *more: torch.Tensor) -> World:
+    """Add the loss to a function that is transformed."""
+
+    def world(call: Loss, arrays: list[torch.Tensor]) -> Any:
+        ones = torch.ones(3, dtype=torch.float64)
+        return [*tree_leaves(transform(lambda x: (x * x).sum() + call(*arrays).sum())(ones, *more))]
+
+    return world
+
+
+def fake(call: Loss, arrays: list[torch.Tensor]) -> Any:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        call(*map(mode.from_tensor, arrays))
+    return []
+
+
+def functional(call: Loss, arrays: list[torch.Tensor]) -> Any:
+    return [torch._from_functional_tensor(call(*map(torch._to_functional_tensor, arrays)))]  # noqa: SLF001
+
+
+def tangents(call: Loss, arrays: list[torch.Tensor]) -> Any:
+    with forward_ad.dual_level():
+        dual = [forward_ad.make_dual(x, torch.ones_like(x)) for x in arrays]
+        return [*map(torch.clone, forward_ad.unpack_dual(call(*dual)))]
+
+
+def checkpointed(call: Loss, arrays: list[torch.Tensor]) -> Any:
+    again: Any = functools.partial(checkpoint.checkpoint, call, use_reentrant=False)
+    return differentiated(again, arrays)
+
+
+def batched_over_tensors(call: Loss, arrays: list[torch.Tensor]) -> Any:
+    return [*jacobian(call, tuple(arrays), create_graph=True, vectorize=True)]
+
+
+IN_HOOKS = functools.partial(torch.autograd.graph.saved_tensors_hooks, torch.clone, Subclass)
+MODES: dict[str, World] = {
+    "a function mode": within(Functions),
+    "a dispatch mode": within(Dispatched),
+    "a subclass": lambda call, arrays: differentiated(call, [x.as_subclass(Subclass) for x in arrays]),
+    "fake tensors": fake,
+    "functional tensors": functional,
+    "torch.func.grad": by_transform(torch.func.grad),
+    "torch.func.vmap": by_transform(torch.func.vmap),
+    "tangents": tangents,
+    "no_grad": within(torch.no_grad, value),
+    "inference mode": within(torch.inference_mode, value),
+    "parameters": lambda call, arrays: differentiated(call, [*map(torch.nn.Parameter, arrays)]),
+    "autocast": within(functools.partial(torch.autocast, "cpu", torch.bfloat16)),
+    "float16 by default": within(functools.partial(default_dtype, torch.float16)),
+    "float64 by default": within(functools.partial(default_dtype, torch.float64)),
+    "a default device": within(functools.partial(torch.device, "meta")),
+    "deterministic algorithms": within(deterministic),
+    "saved tensors elsewhere": within(IN_HOOKS),
+    "checkpointing": checkpointed,
+    "a batched jacobian": batched_over_tensors,
+}
+"""Ways in which something observes or changes what a call does."""
+
+
+def kept_arrays() -> list[torch.Tensor]:
+    """Arrays that programs keep."""
+    sweeps = [*(plan.sweep for plan in plans.PLANS.values()), *replay.SWEEPS.values()]
+    programs = [p for sweep in sweeps if sweep is not None for kept in sweep.programs.values() for p in kept]
+    constants = [inspect.getclosurevars(program).nonlocals["constants"] for program in programs if program is not None]
+    return [x for each in constants for x in each if isinstance(x, torch.Tensor)]
+
+
+def keys_of(x: torch.Tensor) -> str:
+    """What torch looks up for operations on a tensor: its device, wrappers and modes."""
+    return str(torch._C._dispatch_keys(x))  # noqa: SLF001
+
+
+def _with_others(loss: Call, others: list[torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = loss(*arrays, *others)
+    return result
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_do_not_depend_on_the_modes_of_earlier_ones(mode: str) -> None:
+    """Neither plain calls after others, nor others after plain ones; and programs keep ordinary tensors alone."""
+    with torch.inference_mode():
+        ordinary = {keys_of(torch.ones(1))}
+    ordinary.add(keys_of(torch.ones(1)))
+    for name in (*WAYS, "dclw", "nca", "soft_nearest_neighbor", "density.linear_softmax"):
+        loss = Call(name, reduction="none")
+        arrays, others = loss.torch(), loss.others(torch.asarray)
+        call = functools.partial(_with_others, loss, others)
+        forget()
+        wanted = repr(differentiated(call, arrays))
+        forget()
+        first = repr(MODES[mode](call, arrays))
+        MODES[mode](call, arrays)
+        assert repr(MODES[mode](call, arrays)) == first, name
+        assert {type(x) for x in kept_arrays()} <= {torch.Tensor}, name
+        assert {keys_of(x) for x in kept_arrays()} <= ordinary, name
+        for _ in range(3):
+            assert repr(differentiated(call, arrays)) == wanted, name
+        assert repr(MODES[mode](call, arrays)) == first, name
