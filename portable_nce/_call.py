@@ -1022,11 +1022,6 @@ def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int,
             f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; for extra "
             f"negatives, use info_nce(..., negative_keys) or moco"
         )
-    if pairing.structure.separate_queue and n_columns == n_rows:
-        raise ValueError(
-            f"{column_name}: expected {n_rows} positives and further rows, the queue, got {n_columns} rows, none of "
-            f"them a negative; append the queue, or use another pairing"
-        )
     if pairing.one_per_column and n_columns < n_rows:
         raise ValueError(
             f"{column_name}: expected at least as many rows as {row_name}, {n_rows}, got {n_columns}: row i is paired "

@@ -362,7 +362,8 @@ class _OfTokens(Record):
         own = len(arrays[-1].shape) == 4  # noqa: PLR2004  (separate negatives for each query)
         axes = ("(N, T, D)", "(K, U, D)", "(N, M, U, D)" if own else "(M, U, D)")
         shapes = [shape_of(name, x, of_array) for name, x, of_array in zip(named, arrays, axes, strict=False)]
-        flat, features = [], shapes[0][-1]
+        flat: list[Array] = []
+        features = shapes[0][-1]
         for name, tokens, shape, mask_name in zip(named, arrays, shapes, _TOKEN_MASKS, strict=False):
             if shape[-1] != features:
                 raise ValueError(f"{name}: expected tokens of {features} features, got shape {shape}")

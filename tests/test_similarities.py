@@ -134,7 +134,7 @@ def test_losses_that_take_tokens() -> None:
     two, three, in_scores = (QUERY, DOCUMENT[:N]), (QUERY, DOCUMENT[:N], DOCUMENT[N:]), pnce.from_scores
     given = (colbert(torch.asarray(QUERY), torch.asarray(DOCUMENT)) * TEMPERATURE).numpy()
     own, log_q, mask = given[:, :N], RNG.normal(size=K), np.eye(N, K, dtype=bool) | (np.arange(K) >= N)
-    masks = {"query_mask": QUERY_MASK, "document_mask": DOCUMENT_MASK[:N]}
+    masks: dict[str, Any] = {"query_mask": QUERY_MASK, "document_mask": DOCUMENT_MASK[:N]}
     further = np.stack([DOCUMENT_MASK[N:]] * N)
     every, own_every = (max_sim(**masks, negative_mask=x) for x in (DOCUMENT_MASK[N:], further))
     square = max_sim(**masks)

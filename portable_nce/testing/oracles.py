@@ -585,8 +585,8 @@ def diagnostics_effective_sample_size(
 
 
 def info_nce(
-    query: Matrix,
-    positive_key: Matrix,
+    query: Nested,
+    positive_key: Nested,
     negative_keys: Nested = None,
     *,
     temperature: Nested = 0.07,

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import portable_nce
-from portable_nce.modules import torch as modules
+from portable_nce.modules.torch import CLIP, Loss
 from portable_nce.testing import run_ranks
 
 pnce: Any = portable_nce  # type checkers reject most of these calls
@@ -30,6 +30,7 @@ SCORES = X @ Y.T
 TENSOR = torch.asarray(X)
 EACH = np.ones(6)
 ALL = np.ones((6, 6), dtype=bool)
+OF_CLIP: Any = CLIP
 TOKENS, DOCUMENTS = np.random.default_rng(2).normal(size=(6, 3, 4)), np.random.default_rng(3).normal(size=(6, 5, 4))
 OWN = np.random.default_rng(4).normal(size=(6, 3, 4))  # three negatives of each row
 
@@ -234,8 +235,11 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     ),
     "negative_mode": (lambda: pnce.info_nce(X, Y, negative_mode="paired"), "negative_mode: .*; negative_keys of shape"),
     "tau of SMILE": (lambda: bounds.smile(SCORES, tau=5.0), "tau: .*; the limit of the log-ratios is clip="),
-    "temperature of a module": (lambda: modules.CLIP(temperature=0.1), "temperature: expected logit_scale = 1 / temp"),
-    "tau of a module": (lambda: modules.Loss(pnce.info_nce, tau=0.1), "tau: expected temperature in info_nce"),
+    "temperature of a module": (
+        lambda: partial(CLIP, temperature=0.1)(),
+        "temperature: expected logit_scale = 1 / temp",
+    ),
+    "tau of a module": (lambda: Loss(pnce.info_nce, tau=0.1), "tau: expected temperature in info_nce"),
     "a pairing by its name": (
         lambda: pnce.contrast(X, Y, objective="info_nce", pairing="labels"),
         r"pairing: .*got 'labels'; pass pairings.labels\(...\)",
