@@ -236,7 +236,7 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     "negative_mode": (lambda: pnce.info_nce(X, Y, negative_mode="paired"), "negative_mode: .*; negative_keys of shape"),
     "tau of SMILE": (lambda: bounds.smile(SCORES, tau=5.0), "tau: .*; the limit of the log-ratios is clip="),
     "temperature of a module": (
-        lambda: partial(CLIP, temperature=0.1)(),
+        partial(OF_CLIP, temperature=0.1),
         "temperature: expected logit_scale = 1 / temp",
     ),
     "tau of a module": (lambda: Loss(pnce.info_nce, tau=0.1), "tau: expected temperature in info_nce"),
