@@ -983,7 +983,7 @@ def _check_columns(positives: Array | None) -> None:
 
 
 def _loss(scores: Array, objective: objectives.AnyObjective, reduction: ReductionName, **given: Array | None) -> Array:
-    weighted = isinstance(objective, objectives.Objective)
+    weighted = isinstance(objective, (objectives.Objective, objectives.Pairwise))
     _, scores, pairing, mask, weights = enter_scores(scores, **given, weighted=weighted)
     return contrast_scores(scores, objective, pairing, Reduction(reduction, weights), mask=mask)
 

@@ -87,10 +87,11 @@ def check_callable(name: str, value: object) -> None:
 
 def check_called(name: str, value: Any, room: str) -> None:
     """Refuse a class, a module, and a function of this package whose result is expected."""
-    title, ours = getattr(value, "__name__", ""), f"{__name__.rpartition('._core')[0]}.{room}"
-    if isinstance(value, FunctionType) and str(value.__module__).startswith(ours):
+    title, package = getattr(value, "__name__", ""), f"{__name__.rpartition('._core')[0]}."
+    module = str(value.__module__) if isinstance(value, FunctionType) else ""
+    if module.startswith(package + room):
         raise TypeError(f"{name}: expected what {room}.{title}(...) returns, got {title} itself; call it")
-    if isinstance(value, FunctionType) and str(value.__module__).startswith(ours.removesuffix(room)):
+    if module.startswith(package) and not module.startswith(f"{package}testing."):
         raise TypeError(f"{name}: expected a name or what portable_nce.{room} returns, got the function {title}")
     if isinstance(value, (type, ModuleType)):
         kind = "class" if isinstance(value, type) else "module"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.checks import all_entries, entry_at_hand
 from .._core.namespace import device_of, namespace_of
-from .._core.numerics import LARGEST_SQUARE, upcast
+from .._core.numerics import LARGEST_SQUARE, continued, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
@@ -85,13 +85,15 @@ def without_idle(matrix: ScoreMatrix, needs: Needs, weights: Array | None, oppos
     if _is_square(matrix):
         live = live.joined(live)
     if opposite is not None:
-        live = live.joined(live_of(opposite, needs, weights))
+        own_weights = None if weights is None else continued(weights, opposite.shape[0])
+        live = live.joined(live_of(opposite, needs, own_weights))
     (x,), (y,) = matrix.rows if opposite is None else opposite.columns, matrix.columns
     similarity, pairing = matrix.similarity, matrix.pairing
     rows = zeroed(x, live.rows, n_flags=number_of_flags(similarity, x))
     columns = rows if y is x else zeroed(y, live.columns, n_flags=number_of_flags(similarity, y))
     if any(map(_is_floating, (*pairing.rows, *pairing.pairs))):
-        both = ([zeroed(a, live.rows) if _is_floating(a) else a for a in x] for x in (pairing.rows, pairing.pairs))
+        own = None if live.rows is None else live.rows[: matrix.shape[0]]
+        both = ([zeroed(a, own) if _is_floating(a) else a for a in x] for x in (pairing.rows, pairing.pairs))
         pairing = pairing.with_arrays(**dict(zip(("rows", "pairs"), map(tuple, both), strict=True)))
     return matrix._replace(
         similarity=with_numbers(similarity, lambda numbers: zeroed(numbers, live.columns)),
@@ -114,7 +116,8 @@ def scores_without_idle(
     pairs = [xp.broadcast_to(x, tuple(scores.shape)) for x in RuleSets(rule, inputs).of(0, 0, inputs)[:2]]
     used = _used(xp, pairs, needs, counted_by(weights))
     if symmetric:
-        of_columns = _used(xp, [xp.matrix_transpose(x) for x in pairs], needs, counted_by(weights))
+        own_weights = None if weights is None else continued(weights, scores.shape[1])
+        of_columns = _used(xp, [xp.matrix_transpose(x) for x in pairs], needs, counted_by(own_weights))
         used = xp.logical_or(used, xp.matrix_transpose(of_columns))
     if crossed:
         used = xp.logical_or(used, xp.matrix_transpose(used))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_number, namespace_of, on_accelerator
 from .._core.notes import note
-from .._core.numerics import continued, entries_at, normalize, upcast
+from .._core.numerics import continued, entries_at, in_range, normalize, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
@@ -160,11 +160,17 @@ class ScoreMatrix(NamedTuple):
         if self.scale is None:
             return self
         (x,), (y,) = self.rows, self.columns
-        dtypes = (x.dtype if self.half is None else self.half,)
+        dtypes, partners = (x.dtype if self.half is None else self.half,), self.partners
+        if self.similarity.unit:
+            partners = tuple(map(normalize, partners))
+        elif partners and self.bound == math.inf:
+            factors, _ = in_range(namespace_of(x, y), x, y, *partners, scale=self.scale)
+            x, y, *partners = (
+                (z * f for z, f in zip((x, y, *partners), factors, strict=True)) if factors else (x, y, *partners)
+            )
         _, rows, columns, bound = operands_of(self.similarity, x, y, self.scale, SourceDtypes(dtypes, dtypes))
-        partners = tuple(map(normalize, self.partners)) if self.similarity.unit else self.partners
         bound = min(bound, self.bound)
-        return self._replace(rows=rows, columns=columns, partners=partners, scale=None, half=None, bound=bound)
+        return self._replace(rows=rows, columns=columns, partners=tuple(partners), scale=None, half=None, bound=bound)
 
     def transposed(self) -> ScoreMatrix:
         """The transpose, with the transposed pairing."""
