@@ -44,7 +44,8 @@ class Reduction(NamedTuple):
         A sweep multiplies gradients by the weights, and the mean divides them by the sum of the weights: with weights
         of 1e-15, the product of a saturated row would underflow to 0 before the division.
         """
-        if self.kind != "mean" or self.weights is None or self.unit is not None:
+        # Ranks would have to agree on a unit, since they exchange coefficients of rows.
+        if self.kind != "mean" or self.weights is None or self.unit is not None or self.shards is not None:
             return self
         number = entry_at_hand(self.weights, _largest_magnitude)
         if number is not None and (_USUAL[0] <= number <= _USUAL[1] or not 0 < number < math.inf):
@@ -115,8 +116,6 @@ class Reduction(NamedTuple):
         xp = namespace_of(norm)
         norm = sum_to_scalar(xp, norm)
         if self.shards is not None:
-            if self.unit is not None:  # each rank has its own
-                total, norm = total * self.unit, norm * self.unit
             ((total, norm),) = lift_to_tape((total, norm))
             both = self.shards.total(namespace_of(total).concat([total, norm]))
             total, norm = both[0:1], both[1:2]
