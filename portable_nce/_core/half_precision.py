@@ -47,8 +47,11 @@ def product_of_flags(rows: Array, columns: Array, dtype: Any) -> Array:
     return products
 
 
-_NORMAL = 2.0**40
-"""Lengths of rows, and their inverses, up to which rows are multiplied unscaled: their products stay in range."""
+_NORMAL = {False: 2.0**14, True: 2.0**40}
+"""Lengths of rows, and their inverses, up to which rows of float16 and bfloat16 are multiplied unscaled.
+
+Their products are then in the range of float32, and their lengths in that of the dtype.
+"""
 
 
 def half_rows(x: Array, length: Array, dtype: Any) -> tuple[Array, Array]:
@@ -57,7 +60,8 @@ def half_rows(x: Array, length: Array, dtype: Any) -> tuple[Array, Array]:
     The rows are those of `x`, which have 16 bits, unless these are extremely long or short.
     """
     xp, length = namespace_of(x, length), stop_gradient(length)
-    own = clipped(xp, length, 1.0 / _NORMAL, _NORMAL)
+    most = _NORMAL["bfloat16" in str(dtype)]
+    own = clipped(xp, length, 1.0 / most, most)
     return own, adapter_of(x).rounded_product(stop_gradient(x), own / length, dtype)
 
 

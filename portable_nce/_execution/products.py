@@ -86,6 +86,8 @@ def with_weights(columns: Operand) -> Operand:
     if rest is None:
         weights = [xp.ones_like(part[:, :1]), *[xp.zeros_like(part[:, :1])] * (_N_WEIGHTS - 1)]
     else:
+        if "bfloat16" not in str(part.dtype):  # divisors of columns with tiny factors may be out of its range
+            rest = clipped(xp, rest, -2.0 * _ROOM, 2.0 * _ROOM)
         weights = [xp.astype(rest, part.dtype)]
         while len(weights) < _N_WEIGHTS:  # 24 bits: an error of these sums would be one of the derivative by the scale
             rest = rest - xp.astype(weights[-1], rest.dtype)

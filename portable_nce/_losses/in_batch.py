@@ -37,6 +37,7 @@ from .._core.checks import (
     check_width,
     entry_at_hand,
     largest,
+    row_weights,
     scalar,
     shape_of,
     temperature_of,
@@ -770,6 +771,7 @@ def with_negatives(entered: Entered, objective: Objective, valid: Array | None =
         return contrast_embeddings(
             entered.with_arrays(x, y, z), objective, pairing, options, layout, dtype=entered.dtype
         )
+    options = options._replace(weights=row_weights(xp, options.weights, n_rows, x))
     # A score matrix (N, 1 + M) with the positives in front.
     members = None if options.mask is None else options.mask[:, 1:]
     live = counted_by(options.weights, None if members is None else xp.any(members, axis=1))

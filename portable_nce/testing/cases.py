@@ -662,7 +662,6 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
         "smoothed, dot, symmetric, weights": {**weights, **warmer},
         "smoothed, further columns": {"y": more},
         "smoothed, mask": {"mask": weighted["mask"]},
-        "smoothed, flat_nce": {"objective": "flat_nce", "mask": weighted["mask"]},
     }
     yield from _variations("contrast", pair, table | _streamed(table, list(table)[:4]), **smooth)
     own = _Draw(20286)  # own seed, so that later cases keep their numbers

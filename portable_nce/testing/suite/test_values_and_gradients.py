@@ -101,7 +101,7 @@ def test_sixteen_bits(
     case, errors = errors_in_sixteen_bits(variant, case_name, dtype)
     limit = TOLERANCE[case.regime][dtype]
     assert errors["value"] <= limit, errors
-    assert max(errors.values()) <= (EPS[dtype] if variant.half_products else limit), errors
+    assert max(errors.values()) <= (of_halves(case, dtype) if variant.half_products else limit), errors
     record(record_property, variant, case, dtype, errors)
 
 
@@ -112,7 +112,12 @@ def test_products_of_sixteen_bits(variant: Variant, case_name: str) -> None:
     """So it is for every form of call where 16-bit products are taken."""
     case, errors = errors_in_sixteen_bits(variant, case_name, "bfloat16")
     assert errors["value"] <= TOLERANCE[case.regime]["bfloat16"], errors
-    assert max(errors.values()) <= EPS["bfloat16"], errors
+    assert max(errors.values()) <= of_halves(case, "bfloat16"), errors
+
+
+def of_halves(case: Case, dtype: str) -> float:
+    """Largest error of a gradient by 16-bit products; that of a number is a small difference of large terms."""
+    return EPS[dtype] * (1.0 if all(isinstance(x, list) for x in case.arguments.values()) else 2.0)
 
 
 def errors_in_sixteen_bits(variant: Variant, case_name: str, dtype: str) -> tuple[Case, dict[str, float]]:
