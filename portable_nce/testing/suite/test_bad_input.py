@@ -150,11 +150,12 @@ def wrong(variant: Variant, key: str, x: Nested) -> Iterator[tuple[str, Classes,
 
 
 def assert_refused(told: str, name: str, classes: Classes, call: Callable[[], Any]) -> None:
-    """Assert that an error begins with the name of the argument, and has "expected" and "got"."""
+    """Assert that an error begins with the name of the argument, and has "expected" and "got", or names the library."""
+    pattern = rf"(?s)\A(({name})(\.valid)?: .*expected.*got|no backend is registered for \S+ForeignArray)"
     try:
         call()
     except classes as error:
-        assert re.match(rf"(?s)\A({name})(\.valid)?: .*expected.*got", str(error)), f"{told}: {error!r}"  # noqa: PT017  (many calls)
+        assert re.match(pattern, str(error)), f"{told}: {error!r}"  # noqa: PT017  (many calls)
     else:
         pytest.fail(f"{told}: taken")
 
