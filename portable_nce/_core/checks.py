@@ -139,6 +139,14 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
             )
 
 
+def check_library(name: str, x: Array) -> None:
+    """`x` must be an array of a library that has an adapter."""
+    try:
+        adapter_of(x)
+    except TypeError as error:
+        raise TypeError(f"{name}: expected an array of a library with an adapter, got another: {error}") from error
+
+
 def common_dtype(xp: Namespace, *arrays: Array) -> Any:
     """Dtype of a result of these arrays: their common one, or float32 if 16-bit ones are mixed."""
     first, *others = (native(x).dtype for x in arrays)
@@ -365,6 +373,7 @@ def _check_entries(name: str, value: Array, above: float) -> None:
     """The entries must be finite and greater than `above`, if they can be read; NaN passes, and makes the loss NaN."""
     if above == -math.inf:
         return
+    check_library(name, value)
     for extreme in (least, largest)[: 1 + (math.prod(value.shape) > 1)]:
         number = entry_at_hand(value, extreme)
         if number is not None and (number <= above or number == math.inf):

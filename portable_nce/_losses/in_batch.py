@@ -30,6 +30,7 @@ from .._call import (
 from .._core.checks import (
     check_bool,
     check_floating,
+    check_library,
     check_mask,
     check_number,
     check_scalar,
@@ -805,6 +806,7 @@ def at_most(value: Any, limit: float) -> Any:
         return value
     xp, (value,) = common_namespace(logit_scale=value)
     check_floating(xp, logit_scale=value)
+    check_library("logit_scale", value)
     most = entry_at_hand(value, largest) if math.prod(value.shape) == 1 else None
     if most is not None and (most <= limit or most == math.inf):
         return value  # an infinite scale is rejected later: its gradient by a logarithm would be 0 times infinity

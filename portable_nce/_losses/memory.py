@@ -122,7 +122,9 @@ def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, op
     """Loss of `moco`, also for queries that are already upcast."""
     slots, valid = columns_of("queue", queue)
     x = query.array if isinstance(query, Embedding) else query
-    entered = enter_embeddings({"query": x, "key": key, "queue": stop_gradient(slots)}, options, axes=None)
+    entered = enter_embeddings({"query": x, "key": key, "queue": slots}, options, axes=None)
+    constant = entered.embeddings["queue"]
+    entered.embeddings["queue"] = constant._replace(array=stop_gradient(constant.array))
     if isinstance(query, Embedding):
         entered.embeddings["query"] = entered.embeddings["query"]._replace(dtypes=query.dtypes)
     return with_negatives(entered, objectives.info_nce(), valid, Layout(replicated=True))

@@ -522,8 +522,10 @@ class ForeignArray:
 
 
 _FOREIGN = ModuleType("foreign_library")
-vars(_FOREIGN).update({name: name for name in ("bool", "int32", "int64", "float32", "float64")})
-vars(_FOREIGN)["isdtype"] = lambda dtype, kind: str(dtype).startswith("float") and "floating" in kind
+vars(_FOREIGN).update(
+    {name: name for name in ("bool", "int64", "float32", "float64")},
+    isdtype=lambda dtype, kind: kind == "real floating" and dtype.startswith("float"),
+)
 
 
 def flatten(nested: Nested) -> list[Any]:

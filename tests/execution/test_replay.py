@@ -235,3 +235,17 @@ def test_errors_of_memory_are_not_taken_for_a_program_that_cannot_be(monkeypatch
     assert all(
         None not in programs for sweep in replay.SWEEPS.values() if sweep for programs in sweep.programs.values()
     )
+
+
+class Quantity(np.ndarray):
+    """An array that may have a unit, which programs would not see."""
+
+
+@pytest.mark.parametrize("kind", [np.ndarray, Quantity])
+def test_programs_are_made_of_arrays_of_exactly_the_type_of_the_library(kind: type[np.ndarray]) -> None:
+    x, y = (z.view(kind) for z in np.random.default_rng(0).normal(size=(2, 6, 4)))
+    for _ in range(3):
+        pnce.info_nce(x, y)
+        pnce.info_nce(x, y, similarity="neg_euclidean", reduction="none")
+    sweeps = [*(plan.sweep for plan in plans.PLANS.values()), *replay.SWEEPS.values()]
+    assert len([sweep for sweep in sweeps if sweep is not None and sweep.programs]) == 2 * (kind is np.ndarray)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -24,13 +25,19 @@ from portable_nce.testing.variants import CHOOSE_BY_DEVICE, started
 SUITE = "portable_nce.testing.suite"
 
 
-def collected(*options: str, code: int = 0) -> list[str]:
-    """Tests that pytest selects, or its output if it is expected to fail with a code."""
+def run(*options: str, code: int = 0, path: str = "") -> list[str]:
+    """Output of the suite, with modules of a folder before others."""
     plugin = "-p", f"{SUITE.rpartition('.')[0]}.plugin", "-p", "no:cacheprovider", "-p", "no:xdist"
-    command = [sys.executable, "-P", "-m", "pytest", *plugin, "--pyargs", SUITE, "--collect-only", "-q", *options]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (what stands above)
+    command = [sys.executable, "-P", "-m", "pytest", *plugin, "--pyargs", SUITE, "-q", *options]
+    environment = {**os.environ, "PYTHONPATH": path}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603  (what stands above)
     assert result.returncode == code, result.stdout + result.stderr
     return (result.stdout + result.stderr).splitlines()
+
+
+def collected(*options: str, code: int = 0) -> list[str]:
+    """Tests that pytest selects, or its output if it is expected to fail with a code."""
+    return run("--collect-only", *options, code=code)
 
 
 SHORT = "-p", f"{SUITE.rpartition('.')[0]}.covering"
@@ -137,3 +144,12 @@ def test_the_tests_of_a_case_stand_side_by_side() -> None:
 def test_a_dtype_that_the_variant_does_not_have_is_refused(name: str) -> None:
     (line,) = (line for line in collected(f"--dtype={name}", code=4) if "--dtype" in line)
     assert f"--dtype {name}: numpy runs in float64, float32, float16" in line
+
+
+def test_tests_of_mixed_libraries_need_no_second_library(tmp_path: Path) -> None:
+    for name in ("mparray", "torch", "jax"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not installed')\n", encoding="utf-8")
+    lines = run(
+        "-k", "test_wrong_arguments or test_what_does_not_fit or (test_wrong_arrays and moco)", path=str(tmp_path)
+    )
+    assert " passed" in lines[-1]
