@@ -236,7 +236,7 @@ def _entry_by_entry(function: Callable[[Arrays, Arrays], Arrays], saved: Arrays,
     `torch.autograd` makes batches by its older vmap (`is_grads_batched`, `vectorize`), which lacks rules for many
     operations, and hides whether a tensor is recorded.
     """
-    if torch.compiler.is_compiling() or not any(map(_is_batch, vectors)):
+    if torch.compiler.is_dynamo_compiling() or not any(map(_is_batch, vectors)):
         return function(saved, vectors)
     level = torch._C._vmapmode_increment_nesting() - 1  # noqa: SLF001
     torch._C._vmapmode_decrement_nesting()  # noqa: SLF001
