@@ -74,7 +74,7 @@ def is_plain(tensors: Arrays) -> bool:
 
 def _only_devices() -> bool:
     """Whether the active function modes only set the default device, which the engine does not use."""
-    return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
+    return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
 
 def _is_open(*tensors: Any) -> bool:

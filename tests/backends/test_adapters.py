@@ -185,7 +185,7 @@ class Device(str):
 class CupyArray(np.ndarray):
     """A NumPy array with CuPy's devices and writable diagonals."""
 
-    device = property(lambda _: Device("cpu"))  # type: ignore[assignment]
+    device = property(lambda _: Device("cpu"))
 
     def diagonal(self, *_: Any) -> Any:
         return np.einsum("ii->i", self)

@@ -74,6 +74,7 @@ def test_batched_backward_passes_equal_single_ones_and_leave_nothing_behind(case
             return [value]
         units = torch.eye(value.numel(), dtype=value.dtype).reshape(-1, *value.shape)
         grad = functools.partial(torch.autograd.grad, value, [*given.values()], retain_graph=True, allow_unused=True)
+        slopes: Any
         if batched:
             slopes = grad(units, is_grads_batched=True)
         else:
