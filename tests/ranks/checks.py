@@ -20,7 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 import portable_nce as pnce
 from portable_nce.modules import torch as modules
 from portable_nce.testing import make_cases
-from portable_nce.testing.sharding import Place, cut_case, is_shared, samples_of
+from portable_nce.testing.sharding import CLASSES, Place, cut_case, is_shared, samples_of
 
 CONVENTIONS: tuple[pnce.typing.GradientsOfRanks, ...] = ("averaged", "summed")
 WHOLE = {"temperature", "logit_scale", "logit_bias", "scale"}
@@ -96,14 +96,17 @@ def check_case(group: Any, case: Any, convention: pnce.typing.GradientsOfRanks) 
             continue
         if places[name].entries is None:
             dist.all_reduce(part, group=group)
-        errors.append(distance(part, factor * part_of(places[name], whole)))
+        own_factor = 1 if name in CLASSES else factor  # only one rank has these classes
+        errors.append(distance(part, own_factor * part_of(places[name], whole)))
     return max(errors)
 
 
-def check_cases(group: Any) -> Errors:
-    """Every case of every loss, in both gradient conventions."""
+def check_cases(group: Any, *, each_loss: bool = False) -> Errors:
+    """Every case of every loss, in both gradient conventions; or one of each loss, with averaged gradients."""
     cases = [case for case in make_cases(SAMPLES) if is_shared(case)]
-    conventions = itertools.cycle(CONVENTIONS)
+    if each_loss:
+        cases = [*{case.loss: case for case in reversed(cases)}.values()]
+    conventions = itertools.cycle(CONVENTIONS[:1] if each_loss else CONVENTIONS)
     return {case.name: check_case(group, case, next(conventions)) for case in cases}
 
 
@@ -516,6 +519,7 @@ def check_dying(group: Any) -> Errors:
 
 
 QUICK: dict[str, Check] = {
+    "cases": partial(check_cases, each_loss=True),
     "options": check_options,
     "ddp": check_ddp,
     "compile": partial(check_compile, names=["info_nce"]),
@@ -529,12 +533,12 @@ TOPICS: dict[str, dict[str, Check]] = {
     "dying": {"dying": check_dying},
     "quick": QUICK,
     "full": {
+        **QUICK,
         "cases": check_cases,
         "second order": check_second_order,
         "fsdp": check_fsdp,
         "bfloat16": check_bfloat16,
         "chunks, fsdp": check_chunks_fsdp,
-        **QUICK,
         "compile": check_compile,
     },
 }

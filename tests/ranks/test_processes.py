@@ -61,7 +61,7 @@ def test_ranks_are_as_exact_as_one_process(reports: Any, size: int) -> None:
             assert units <= (1.0 if "16" in name else 2.0), name
 
 
-@pytest.mark.parametrize("name", ["options", "ddp", "compile", "queue", "modules", "chunks"])
+@pytest.mark.parametrize("name", ["cases", "options", "ddp", "compile", "queue", "top k", "modules", "chunks"])
 def test_two_processes(reports: Any, name: str) -> None:
     check_numbers(reports(2, "quick"), name)
 
