@@ -326,7 +326,8 @@ def torch_formula(loss: str) -> Callable[..., Any]:
         TRAINED: partial(clip, scale=SCALE),
         "siglip": siglip,
         "nt_xent": nt_xent,
-        **dict.fromkeys(("flat_nce", "dcl"), partial(nt_xent, decoupled=True)),
+        "flat_nce": partial(nt_xent, decoupled=True),
+        "dcl": partial(nt_xent, decoupled=True),
         "supcon": supcon,
         "moco": moco,
     }[loss]

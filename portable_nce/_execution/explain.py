@@ -240,7 +240,7 @@ def _of_rule(sets: PairRule, inputs: Inputs, passes: int, width: int) -> float:
     if not takes_products(sets.rule):
         return 0.0
     own = next(x.shape[-1] for x in inputs.row_labels if len(x.shape) > 1)
-    return passes * own / (width or 1)
+    return float(passes * own / (width or 1))
 
 
 def _tokens(held: Mapping[str, Any], columns: Arrays) -> int:
