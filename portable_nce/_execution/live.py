@@ -107,7 +107,7 @@ def without_idle(matrix: ScoreMatrix, needs: Needs, weights: Array | None, oppos
 def scores_without_idle(
     matrix: ScoreMatrix, needs: Needs, weights: Array | None, *, symmetric: bool, crossed: bool
 ) -> ScoreMatrix:
-    """Matrix of given scores, with zeros in entries of which no loss depends.
+    """Matrix of given scores, with zeros in entries on which no loss depends.
 
     `symmetric`: the columns have losses, too. `crossed`: the loss of a row also depends on the scores of its column.
     """

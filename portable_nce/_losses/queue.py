@@ -213,7 +213,7 @@ def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -
 def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
     """Extra columns (K, D) of a loss, and the mask of valid ones for a queue.
 
-    An array keeps its gradient. A queue has none; its empty slots, which may hold NaN, become 0.
+    An array keeps its gradient. A queue has none; its empty slots may hold NaN.
     """
     if not isinstance(memory, Queue):
         if not is_array(memory):

@@ -17,7 +17,7 @@ import torch
 import portable_nce as pnce
 from portable_nce._core import checks
 from portable_nce._execution import matrix, search
-from portable_nce.testing.cases import LOSSES
+from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.left_out import WAYS, N, filled_with, leaving_out, lists_of, results, rows_left_out
 from portable_nce.testing.variants import started
 
@@ -185,7 +185,7 @@ def test_a_mean_does_not_depend_on_the_unit_of_the_weights(name: str) -> None:
         return  # weights are multiplicities
 
     def found(unit: float) -> list[np.ndarray]:
-        case = pnce.testing.cases.example(name, N)
+        case = example(name, N)
         arrays = {key: variant.floats(x, "float32") for key, x in case.arguments.items()}
         arrays |= {key: variant.array(x) for key, x in case.constants.items()}
         weights = np.asarray([1.0, 0.5, 0.0, 2.0], dtype=np.float32) * np.float32(unit)
