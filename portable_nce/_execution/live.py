@@ -91,9 +91,9 @@ def without_idle(matrix: ScoreMatrix, needs: Needs, weights: Array | None, oppos
     similarity, pairing = matrix.similarity, matrix.pairing
     rows = zeroed(x, live.rows, n_flags=number_of_flags(similarity, x))
     columns = rows if y is x else zeroed(y, live.columns, n_flags=number_of_flags(similarity, y))
-    if any(map(_is_floating, (*pairing.rows, *pairing.pairs))):
-        own = None if live.rows is None else live.rows[: matrix.shape[0]]
-        both = ([zeroed(a, own) if _is_floating(a) else a for a in x] for x in (pairing.rows, pairing.pairs))
+    if weights is not None and opposite is None and any(map(_is_floating, (*pairing.rows, *pairing.pairs))):
+        # Of a row of weight 0 alone: for others, these arrays decide whether the row counts.
+        both = ([zeroed(a, weights != 0) if _is_floating(a) else a for a in x] for x in (pairing.rows, pairing.pairs))
         pairing = pairing.with_arrays(**dict(zip(("rows", "pairs"), map(tuple, both), strict=True)))
     return matrix._replace(
         similarity=with_numbers(similarity, lambda numbers: zeroed(numbers, live.columns)),
