@@ -592,13 +592,13 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Check the types of the package by mypy, strict."""
-    environment(session, "all").run("mypy", NAME, "backends")
+    """Check the types of the package, tests and benchmarks by mypy, strict."""
+    environment(session, "all").run("mypy")
 
 
 @nox.session(venv_backend="none", tags=FULL)
 def typing(session: nox.Session) -> None:
-    """Check all types by mypy and pyright, and test their verdicts on valid and invalid calls."""
+    """Check all types by pyright too, and test the verdicts of both checkers on valid and invalid calls."""
     checker = environment(session, "all")
     try:
         checker.run("mypy")

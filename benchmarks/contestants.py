@@ -318,7 +318,7 @@ def torch_formula(loss: str) -> Callable[..., Any]:
     def linear_softmax(x: Any, y: Any, _queue: Any, labels: Any) -> Any:
         return cross_entropy(x @ y.T, labels)
 
-    return {
+    found: dict[str, Callable[..., Any]] = {
         LINEAR: linear_softmax,
         "info_nce": info_nce,
         NORMALIZED: normalized,
@@ -330,7 +330,8 @@ def torch_formula(loss: str) -> Callable[..., Any]:
         "dcl": partial(nt_xent, decoupled=True),
         "supcon": supcon,
         "moco": moco,
-    }[loss]
+    }
+    return found[loss]
 
 
 @contestant(*LOSSES, name="formula, torch", library="torch")

@@ -166,7 +166,8 @@ def measure(batches: int, samples: tuple[int, ...], calls: int) -> dict[str, Any
     of_exact = Moments()
     for _ in range(batches):
         batch = world.batch()
-        wanted = gradient(exact, batch, world.noise(1))
+        noise = world.noise(1)
+        wanted = gradient(exact, batch, noise)
         of_exact.add(wanted)
         for k in samples:
             noise = world.noise(k)

@@ -449,7 +449,7 @@ def test_a_catalogue_is_constant_and_takes_offsets_and_16_bits() -> None:
     positives = torch.arange(N)
     found, wanted = (
         pnce.info_nce(x, columns, positives=positives, similarity=similarities.shifted_columns(named, offsets))
-        for columns, named in ((catalogue, similarity), (y, "cosine"))
+        for columns, named in ((catalogue, similarity), (y, similarities.resolve("cosine")))
     )
     torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)
     half = y.detach().bfloat16()

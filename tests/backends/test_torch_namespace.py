@@ -109,8 +109,8 @@ def test_derivatives_and_transforms_are_torch_s_own() -> None:
         (gradient,) = torch.autograd.grad(function(leaf), leaf, create_graph=True)
         (second,) = torch.autograd.grad((gradient * t).sum(), leaf)
         with torch.autograd.forward_ad.dual_level():
-            dual = torch.autograd.forward_ad.make_dual(x, t)
-            tangent = torch.autograd.forward_ad.unpack_dual(function(dual)).tangent
+            dual = torch.autograd.forward_ad.make_dual(x, t)  # type: ignore[no-untyped-call]
+            tangent = torch.autograd.forward_ad.unpack_dual(function(dual)).tangent  # type: ignore[no-untyped-call]
         batched = torch.func.vmap(torch.func.grad(function))(torch.stack([x, t]))
         jvp = torch.func.jvp(function, (x,), (t,))[1]
         grads.append((gradient.detach(), second, tangent, batched, jvp))

@@ -68,6 +68,7 @@ def test_blocks_and_tiles_are_within_the_matrix(
             assert found.block[-1][1] == rows
         else:
             assert 1 <= found.block <= rows
+        assert isinstance(found.tile, int)
         assert 1 <= found.tile <= max(rows, columns)
         if block_size is None or mode == "whole":
             assert found.block == rows
@@ -360,11 +361,12 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("structure", ["diagonal", "views", "queue", "index", "square"])
 def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_size: Any) -> None:
     rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"views", "square"} else 13, 3))
-    extra: dict[str, Any] = {
+    extra: dict[str, dict[str, Any]] = {
         "index": {"partners": (columns[:8],), "targets": (np.arange(8),)},
         "queue": {"partners": (RNG.normal(size=(8, 3)),)},
-    }.get(structure, {})
-    inputs, function = Inputs((rows,), (columns,), **extra), square_sweep if structure == "square" else sweep
+    }
+    inputs = Inputs((rows,), (columns,), **extra.get(structure, {}))
+    function = square_sweep if structure == "square" else sweep
     chosen = {
         "views": Structure(2, own=True),
         "queue": Structure(separate_queue=True),
@@ -372,7 +374,8 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     }.get(structure, Structure())
     channel = channel_of(resolve("dot"), (rows,), (columns,))
     of = tiling.two_sided if structure == "square" else tiling.one_sided
-    options = (("far", False), *((("symmetric", False),) if structure == "square" else ()))
+    options: tuple[tuple[str, Any], ...] = (("far", False),)
+    options += (("symmetric", False),) * (structure == "square")
     sizes = tiling.Sizes(of, block_size, "eager", options)
     lines = sets.diagonals_of(chosen, 8)
     layout = Layout(PLAN, lines, sizes, (channel,), inputs.counts, bound=largest_score(rows, columns), mean=True)

@@ -58,7 +58,7 @@ def assert_told(call: Callable[[], Any]) -> int:
         call().sum().backward()
     told = sum(one.products * one.rows * one.columns * (one.width or 1) for one in pnce.explain(call).sweeps)
     assert told == pytest.approx(made.number)
-    return made.number
+    return int(made.number)
 
 
 def normal(shape: tuple[int, ...], place: int) -> Any:

@@ -14,6 +14,7 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce._execution import plans
+from portable_nce._execution.replay import MOST
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.calls import arrays_of, value_and_gradients
 
@@ -320,9 +321,9 @@ def test_explain_is_of_a_call_with_a_plan_too() -> None:
 
 
 def test_plans_are_bounded() -> None:
-    for n in range(2, plans.MOST + 20):
+    for n in range(2, MOST + 20):
         pnce.info_nce(*(z.detach().numpy()[:, :2] for z in tensors(n, 2)))
-    assert len(plans.PLANS) <= plans.MOST
+    assert len(plans.PLANS) <= MOST
 
 
 def test_threads_share_plans() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ IN: Any = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}
 def sorted_columns(scores: np.ndarray, count: int) -> list[list[int]]:
     """Columns sorted by score, the first of equal scores first; NaN sorts as +inf, and -inf is left out."""
     order = np.where(np.isnan(scores), np.inf, scores)
-    best = [sorted(range(scores.shape[1]), key=lambda j, row=row: (-row[j], j))[:count] for row in order]
+    best = [np.argsort(-row, kind="stable")[:count].tolist() for row in order]
     return [[j if row[j] != -np.inf else -1 for j in chosen] for row, chosen in zip(order, best, strict=True)]
 
 
@@ -69,18 +70,18 @@ def test_any_similarity(library: str, name: str) -> None:
         "max_sim": pnce.similarities.max_sim(),
         "function": lambda x, y: x @ y.T / (1 + (x**2).sum(1)[:, None]),
     }.get(name, name)
-    scores = {
+    scores: dict[str, Callable[[], Any]] = {
         "cosine": lambda: query @ (key / np.linalg.norm(key, axis=1, keepdims=True)).T,
         "neg_euclidean": lambda: -np.linalg.norm(query[:, None] - key[None], axis=2),
         "max_sim": lambda: _max_sim(query, key),
         "function": lambda: query @ key.T,
-    }[name]()
-    arrays = (IN[library](x.astype(np.float32)) for x in (query, key))
-    found = pnce.diagnostics.top_k(*arrays, 4, similarity=similarity, block_size=3)
-    assert found.indices.tolist() == sorted_columns(scores, 4)
+    }
+    rows, columns = (IN[library](x.astype(np.float32)) for x in (query, key))
+    found = pnce.diagnostics.top_k(rows, columns, 4, similarity=similarity, block_size=3)
+    assert found.indices.tolist() == sorted_columns(scores[name](), 4)
 
 
-def _max_sim(query: np.ndarray, key: np.ndarray) -> np.ndarray:
+def _max_sim(query: np.ndarray, key: np.ndarray) -> Any:
     query, key = (x / np.linalg.norm(x, axis=2, keepdims=True) for x in (query, key))
     return np.einsum("qtd,ksd->qkts", query, key).max(axis=3).sum(axis=2)
 

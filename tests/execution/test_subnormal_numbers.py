@@ -86,8 +86,9 @@ def test_gradients_of_trained_rows_are_exact(name: str, trained: str, library: A
     for tau in (0.05, 0.01, 0.0075):
         gradient = pnce.grad(lambda a, b, m, tau=tau: LOSSES[name](a, b, tau, m), (0, 1))
         exact = gradient(x.astype(np.float64), y.astype(np.float64), mask)
-        for _ in range(3):  # the last runs by a program
-            found = [np.asarray(g, dtype=np.float64) for g in gradient(library(x), library(y), library(mask))]
+        # The last of three runs by a program.
+        *_, last = (gradient(library(x), library(y), library(mask)) for _ in range(3))
+        found = [np.asarray(g, dtype=np.float64) for g in last]
         for own, wanted in zip(found, exact, strict=True):
             length = np.linalg.norm(wanted, axis=1)
             assert np.all(np.isfinite(own))

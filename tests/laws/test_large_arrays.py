@@ -122,7 +122,8 @@ def test_a_row_without_a_positive_reaches_no_column(
 
     def loss(x: Any, y: Any) -> Any:
         pairing = pnce.pairings.labels(*arrays)
-        return pnce.contrast(x, y, objective=OBJECTIVES[objective], pairing=pairing, similarity=similarity)
+        chosen: Any = OBJECTIVES[objective]
+        return pnce.contrast(x, y, objective=chosen, pairing=pairing, similarity=similarity)
 
     wanted = results_of(variant, loss, x, y)
     x[[*UNPAIRED]] = np.asarray([[np.nan], [np.inf]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def bounds() -> dict[str, tuple[Any, Any]]:
         "info_nce": (module.info_nce, (eye - weights) / (1 + np.exp(-u))[:, None] / 5),
         "fdv": (module.fdv, (eye - weights) / 5),
         "dv": (module.dv, eye / 5 - EXPONENTIALS * off / (EXPONENTIALS * off).sum()),
-        "nwj": (module.nwj, eye / 5 - EXPONENTIALS * off / np.e / 20),
+        "nwj": (module.nwj, eye / 5 - EXPONENTIALS * off / math.e / 20),
         "tuba": (lambda g: module.tuba(g, 0.7), eye / 5 - EXPONENTIALS * off * np.exp(-0.7) / 20),
         "js": (module.js, by_js),
         "js_mi": (module.js_mi, by_js),

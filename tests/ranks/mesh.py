@@ -131,7 +131,7 @@ def check_top_k(mesh: Any) -> dict[str, float]:
     """Compare the nearest keys among all devices, with ties, with those of one device."""
     query, key = jnp.round(2 * A), jnp.round(2 * B)
     known, rows, found = jnp.asarray(LABELS * 3), P("data"), {}
-    options = {"k": 5, "similarity": "dot"}
+    options: dict[str, Any] = {"k": 5, "similarity": "dot"}
     for vma in (True, False):
 
         def local(x: Any, y: Any, known: Any) -> Any:
