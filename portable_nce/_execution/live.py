@@ -46,8 +46,8 @@ class Needs(NamedTuple):
 def needs_of(objective: Any) -> Needs:
     """What a row of an objective must have to count."""
     if isinstance(objective, Pairwise):
-        positive, negative = objective.terms
-        return Needs((positive is not None, negative is not None), positive=False, negative=False)
+        terms = objective.terms
+        return Needs((terms[0] is not None, terms[1] is not None), positive=False, negative=False)
     if isinstance(objective, Objective):
         negative = objective.needs_negative or objective.of_odds is not None
         return Needs(negative=negative, spread=objective.spreads and not objective.needs_negative)

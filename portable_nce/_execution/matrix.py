@@ -165,12 +165,12 @@ class ScoreMatrix(NamedTuple):
             partners = tuple(map(normalize, partners))
         elif partners and self.bound == math.inf:
             factors, _ = in_range(namespace_of(x, y), x, y, *partners, scale=self.scale)
-            x, y, *partners = (
-                (z * f for z, f in zip((x, y, *partners), factors, strict=True)) if factors else (x, y, *partners)
-            )
+            if factors is not None:
+                x, y, *others = (z * factor for z, factor in zip((x, y, *partners), factors, strict=True))
+                partners = tuple(others)
         _, rows, columns, bound = operands_of(self.similarity, x, y, self.scale, SourceDtypes(dtypes, dtypes))
         bound = min(bound, self.bound)
-        return self._replace(rows=rows, columns=columns, partners=tuple(partners), scale=None, half=None, bound=bound)
+        return self._replace(rows=rows, columns=columns, partners=partners, scale=None, half=None, bound=bound)
 
     def transposed(self) -> ScoreMatrix:
         """The transpose, with the transposed pairing."""
@@ -308,8 +308,9 @@ class ScoreMatrix(NamedTuple):
                 scale = namespace_of(rows).full((), scale, dtype=rows.dtype, device=device_of(rows))
         inputs = inputs._replace(scale=() if number is not None else (scale,))
         if self.half is not None:
-            counts = {"rows": (1, 2), "columns": (1, 2 if self.similarity.unit else 1)}
-            layout = layout._replace(channels=tuple([one._replace(**counts) for one in layout.channels]))
+            of_columns = 1, 2 if self.similarity.unit else 1
+            channels = tuple([one._replace(rows=(1, 2), columns=of_columns) for one in layout.channels])
+            layout = layout._replace(channels=channels)
         return layout._replace(embedded=True, scale=number, half=self.half), inputs
 
     def _obstacle(self, plan: Plan) -> str | None:

@@ -43,7 +43,7 @@ def operands_of(
     half, scores = source_dtypes.half(similarity, rows[0]), similarity.scores
     if half is None:
         return similarity, rows, columns, bound
-    sides = []
+    sides: list[Operands] = []
     for z, operands in ((x, rows), (y, columns)):
         operand = operands[0]
         if isinstance(scores, TokenScores):
@@ -52,4 +52,4 @@ def operands_of(
         else:
             width = operand.shape[1] - similarity.beyond
             sides.append((*operands, *in_halves(z, operand[:, :width], half)))
-    return similarity, *sides, bound
+    return similarity, sides[0], sides[1], bound

@@ -183,7 +183,7 @@ def pullback(
         factor, own_sums = arrays[-1] if factors else None, None if sums is None else arrays[stop]
         extra: Arrays = ()
         if rows.extra is not None:
-            extra = _plain_cotangents(arrays[0], factor, *(one.extra for one in both), need_grad)
+            extra = _plain_cotangents(arrays[0], factor, both[0].extra, both[1].extra, need_grad)
         result = _cotangents_of_halves(arrays[0], factor, both, need_grad, own_sums)
         if not extra:
             return result
@@ -280,8 +280,9 @@ def _cotangents_of_halves(
     xp, multiply, dtype = namespace_of(residual), adapter.half_product, rows.part.dtype
     factor = 1.0 / rows.divisor if coefficient is None else coefficient[:, None] / rows.divisor
     known, result = sums is not None, []
+    row_sums: Array = sums
     if need_grad[0]:
-        sums = (sums if known else adapter.sum_along(residual, 1))[:, None]
+        row_sums = (sums if sums is not None else adapter.sum_along(residual, 1))[:, None]
     if columns.divisor is not None:
         residual /= columns.divisor.T
     shared = None
@@ -292,15 +293,15 @@ def _cotangents_of_halves(
         if shared is None:
             scale = None if coefficient is None else coefficient[:, None]
         else:
-            sums = sums * factor
+            row_sums = row_sums * factor
         width, products = columns.part.shape[1], multiply(part, columns.weighted)
         products = products if unit is None else products * unit
         back, found = products[:, :width], xp.sum(products[:, width : width + _N_WEIGHTS], axis=1, keepdims=True)
         if known:
-            quotient = clipped(xp, sums / (found + _LEAST), 1.0 - _ROUNDING, 1.0 + _ROUNDING)
+            quotient = clipped(xp, row_sums / (found + _LEAST), 1.0 - _ROUNDING, 1.0 + _ROUNDING)
             scale = quotient if scale is None else quotient * scale
         else:
-            back = back + (sums - found) * xp.mean(columns.x[:, :width], axis=0, keepdims=True)
+            back = back + (row_sums - found) * xp.mean(columns.x[:, :width], axis=0, keepdims=True)
         result.append(back if scale is None else back * scale)
     if need_grad[1]:
         part, unit = shared or _rounded(residual, dtype, 0, factor)
