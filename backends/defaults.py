@@ -95,6 +95,9 @@ class Defaults:
     def rounded_product(self, x: Array, y: Array, dtype: Any) -> Array:
         return self.namespace(x).astype(x * y, dtype)
 
+    def clipped(self, x: Array, low: float, high: float) -> Array | None:
+        return None
+
     def softplus_and_sigmoid(self, x: Array) -> tuple[Array, Array] | None:
         return None
 

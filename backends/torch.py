@@ -454,6 +454,9 @@ class TorchAdapter(Defaults):
             return super().rounded_product(x, y, dtype)
         return torch.mul(x, y, out=x.new_empty(x.shape, dtype=dtype))  # one kernel, without a float32 product
 
+    def clipped(self, x: Any, low: float, high: float) -> Any:
+        return None if torch.compiler.is_compiling() else torch.clamp(x, low, high)
+
     def softplus_and_sigmoid(self, x: Any) -> tuple[Any, Any] | None:
         if x.device.type == "cpu" or _is_observed((x,)):
             return None

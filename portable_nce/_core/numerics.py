@@ -60,10 +60,15 @@ def reciprocal(x: Array) -> Array:
 
 
 def clipped(xp: Namespace, x: Array, low: float, high: float) -> Array:
-    """Entries limited to a range; NaN stays NaN. torch.compile cannot trace array-api-compat's `clip`."""
-    if not is_being_compiled(x):
-        return xp.clip(x, low, high)
-    return xp.where(x < low, xp.full_like(x, low), xp.where(x > high, xp.full_like(x, high), x))
+    """Entries limited to a range; NaN stays NaN.
+
+    Not by array-api-compat's `clip`, which torch.compile cannot trace, and which waits for the device on CuPy.
+    """
+    kernel = adapter_of(x).clipped(x, low, high)
+    if kernel is not None:
+        return kernel
+    x = x if low == -math.inf else xp.where(x < low, xp.full_like(x, low), x)
+    return x if high == math.inf else xp.where(x > high, xp.full_like(x, high), x)
 
 
 def sum_to_scalar(xp: Namespace, x: Array) -> Array:

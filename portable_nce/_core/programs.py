@@ -30,6 +30,7 @@ Program = Callable[..., Arrays | None]
 """Takes the numbers and arrays of the function; returns its results, or None if a guard fails."""
 
 KERNELS = frozenset({"exp_in_place", "row_dots", "sum_along", "fill_diagonal", "fill_columns"})
+KERNELS |= {"clipped", "softplus_and_sigmoid", "unit_rows"}
 """Adapter methods that can be traced."""
 
 LARGE = 2**14

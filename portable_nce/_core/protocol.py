@@ -145,6 +145,9 @@ class Adapter(Differentiation, Protocol):
     def rounded_product(self, x: Array, y: Array, dtype: Any) -> Array:
         """Return the product of two arrays that broadcast to the shape of the first, rounded to a 16-bit `dtype`."""
 
+    def clipped(self, x: Array, low: float, high: float) -> Array | None:
+        """Return `x` limited to a range, NaN staying NaN; None for the core's formula."""
+
     def softplus_and_sigmoid(self, x: Array) -> tuple[Array, Array] | None:
         """Return ``log(1 + exp(x))`` and its derivative with small relative errors; None for the core's formula."""
 
