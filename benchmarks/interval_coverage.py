@@ -55,7 +55,8 @@ def cases() -> Iterator[tuple[str, dict[str, Any], Callable[[int], dict[str, Any
     for number, problem in enumerate(problems()):
 
         def run(repeat: int, problem: Any = problem, number: int = number) -> dict[str, Any]:
-            return estimated(*problem.draw(np.random.default_rng([repeat, number]), problem.pairs), repeat)
+            x, y = problem.draw(np.random.default_rng([repeat, number]), problem.pairs)
+            return estimated(x, y, repeat)
 
         facts = {"kind": problem.kind, "held_out": problem.held_out, "truth": problem.truth, "pairs": problem.pairs}
         yield problem.name, facts, run

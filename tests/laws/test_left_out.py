@@ -109,6 +109,7 @@ COMPILED = {
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_row_is_left_out_in_a_compiled_call(name: str) -> None:
+    call: Any
     call, rows = COMPILED[name]
     weights, mask = jnp.asarray([1.0, 0.0, 2.0, 1.0]), np.ones((4, 4), dtype=bool)
     mask[1] = mask[:, 2] = False

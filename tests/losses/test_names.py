@@ -138,7 +138,7 @@ def test_recipes_are_finite_at_their_edges(edge: str, temperature: float) -> Non
     """Values and gradients of all recipes, by all embeddings."""
     inputs = {key: torch.tensor(z, requires_grad=True) for key, z in zip("xyz", EDGES[edge], strict=True)}
     namespace, compared = run({**inputs, "temperature": temperature})
-    recipes = {**dict(enumerate(compared)), **{name: namespace[name] for name in PAPERS}}
+    recipes: dict[Any, Any] = {**dict(enumerate(compared)), **{name: namespace[name] for name in PAPERS}}
     assert len(recipes) == len(re.findall(r"^check\(", "".join(BLOCKS), re.MULTILINE)) + len(PAPERS)
     for name, value in recipes.items():
         assert torch.isfinite(value), name

@@ -665,7 +665,7 @@ def test_sentences(name: str, chunk_size: int | None) -> None:
 
 
 IDS = torch.tensor([3, 5, 3, 7, 5, 9])
-IDS_OF_COLUMNS = torch.stack([IDS, IDS.flip(0), torch.tensor([3, 1, 2, 5, 7, 8])], dim=1)
+IDS_OF_COLUMNS: torch.Tensor = torch.stack([IDS, IDS.flip(0), torch.tensor([3, 1, 2, 5, 7, 8])], dim=1)
 
 
 @pytest.mark.parametrize("ids", [IDS, IDS_OF_COLUMNS, IDS_OF_COLUMNS.to(torch.int16)])

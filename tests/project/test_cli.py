@@ -213,9 +213,9 @@ def test_the_mutual_information_of_files(tmp_path: Path) -> None:
     together = run("mi", str(tmp_path / "both.npz"), *options)
     assert together.stdout == apart.stdout.replace(".png", ".png, in place of the file of that name")
     (tmp_path / "names.csv").write_text("\n".join("ab"[i % 2] for i in range(100)), encoding="utf-8")
+    groups = "--groups", str(tmp_path / "names.csv"), "--steps", "5", "--json"
     for separator in ";\t":
         numpy.savetxt(tmp_path / "x.txt", x, delimiter=separator)
-        groups = "--groups", str(tmp_path / "names.csv"), "--steps", "5", "--json"
         result = run("mi", str(tmp_path / "x.txt"), str(tmp_path / "names.csv"), *options, *groups[2:])
         found = json.loads(result.stdout)
         assert (found["settings"]["pairs"], found["settings"]["steps"]) == (100, 5)

@@ -378,7 +378,7 @@ def test_rows_of_an_ignored_label_may_hold_anything(variant: Variant, block_size
             key: variant.array([-1 if k == 1 else label for k, label in enumerate(nested)])
             for key, nested in case.constants.items()
         }
-        chosen = {"similarity": names[(place + turn) % 4], "ignore_index": -1, "block_size": block_size}
+        chosen: dict[str, Any] = {"similarity": names[(place + turn) % 4], "ignore_index": -1, "block_size": block_size}
         for reduction in ("mean", "none"):
             clean: dict[str, Nested] = {}
             for dirt in (0.25, NAN, INF):
