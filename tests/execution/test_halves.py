@@ -711,7 +711,7 @@ def in_every_mode(function: Callable[[Any, Any], Any], *, only: tuple[str, ...] 
 
 @accelerated
 def test_jax_transforms_products_of_sixteen_bits() -> None:
-    """In a rematerialised scan; cotangents are multiplied in 16 bits or more, tangents in more."""
+    """In a rematerialised scan; cotangents are rounded to 16 bits, tangents are not."""
 
     def parts(x: Any, half: Any) -> Operand:
         return Operand(x, jnp.ones_like(x[:, :1]), jax.lax.stop_gradient(x).astype(half))
@@ -735,7 +735,7 @@ def test_jax_transforms_products_of_sixteen_bits() -> None:
         arrays = [x.astype(jnp.float32) for x in of_jax(2, (6, 5), 4, half)]
         wanted = plainly(*arrays)
         for mode, found in in_every_mode(partial(in_blocks, half=half))(*arrays).items():
-            assert distance(found, wanted[mode]) <= (2e-6 if mode == "forward" else 2.0**-15), (half, mode)
+            assert distance(found, wanted[mode]) <= (2e-6 if mode == "forward" else 2.0**-8), (half, mode)
 
 
 SECOND = ("forward over reverse", "reverse over reverse", "reverse over forward")
