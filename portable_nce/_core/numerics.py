@@ -185,15 +185,15 @@ def in_range(xp: Namespace, rows: Array, *columns: Array, scale: Any = 1.0) -> t
     while len(of_columns) > 1:
         of_columns = [xp.maximum(*of_columns[:2]), *of_columns[2:]]
     most = (of_rows, *of_columns * len(columns))
-    room = limit / of_rows / of_columns[0]  # infinite if all are 0
+    # The quotients min(1, limit / (X Y)) and min(1, X f / entry), without overflow and division by 0.
+    most_of_columns = limit / clipped(xp, of_rows, 2.0 * limit / float(xp.finfo(rows.dtype).max), math.inf)
+    room = most_of_columns / xp.maximum(most_of_columns, of_columns[0])
     if number is None:
         room = room / clipped(xp, xp.max(xp.abs(xp.reshape(stop_gradient(scale), (-1,)))), 1.0, math.inf)
-    factor = xp.sqrt(clipped(xp, room, 0.0, 1.0))
+    factor = xp.sqrt(room)
     tiny = float(xp.finfo(rows.dtype).smallest_normal)
-    return [
-        clipped(xp, largest * factor / clipped(xp, entry, tiny, math.inf), 0.0, 1.0)
-        for entry, largest in zip(entries, most, strict=True)
-    ], math.inf
+    kept = [clipped(xp, x * factor, tiny, math.inf) for x in most]
+    return [x / xp.maximum(x, entry) for x, entry in zip(kept, entries, strict=True)], math.inf
 
 
 def itemsize(x: Array) -> int:
