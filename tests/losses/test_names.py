@@ -143,7 +143,9 @@ def test_recipes_are_finite_at_their_edges(edge: str, temperature: float) -> Non
     for name, value in recipes.items():
         assert torch.isfinite(value), name
         if value.requires_grad:
-            gradients = torch.autograd.grad(value, [*inputs.values()], retain_graph=True, allow_unused=True)
+            gradients: tuple[Any, ...] = torch.autograd.grad(
+                value, [*inputs.values()], retain_graph=True, allow_unused=True
+            )
             assert any(gradient is not None for gradient in gradients), name
             for gradient in gradients:
                 assert gradient is None or torch.isfinite(gradient).all(), name
