@@ -191,8 +191,10 @@ def pullback(
 
     known = () if sums is None else (sums,)
     arrays = (residual, *rows.arrays, *columns.arrays, *known, *factors)
-    by_halves = adapter_of(rows.x).by_halves
-    result = iter(plainly(*arrays) if rows.part is None else by_halves(of_halves, plainly, *arrays))
+    if rows.part is None:
+        result = iter(plainly(*arrays))
+    else:
+        result = iter(adapter_of(rows.x).by_halves(of_halves, plainly, *arrays))
     to_rows, to_columns = (next(result) if flag else None for flag in need_grad)
     return to_rows, to_columns
 
