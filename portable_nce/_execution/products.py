@@ -182,7 +182,7 @@ def pullback(
         both = rows.with_arrays(arrays[1 : 1 + counts[0]]), columns.with_arrays(arrays[1 + counts[0] : stop])
         factor, own_sums = arrays[-1] if factors else None, None if sums is None else arrays[stop]
         extra: Arrays = ()
-        if rows.extra is not None:
+        if both[0].extra is not None:
             extra = _plain_cotangents(arrays[0], factor, both[0].extra, both[1].extra, need_grad)
         result = _cotangents_of_halves(arrays[0], factor, both, need_grad, own_sums)
         if not extra:
