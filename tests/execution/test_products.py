@@ -135,7 +135,7 @@ def product_in(line: str) -> tuple[str, int] | None:
     tall = math.prod(n for axis, n in enumerate(first) if axis not in numbers(batching) + numbers(contracting))
     wide = math.prod(result[len(numbers(batching)) :]) // tall
     size = size_of(tall, wide, depth)
-    return (dtype, size) if size else None
+    return (f"{dtype} high" if "[HIGH, HIGH]" in line else dtype, size) if size else None
 
 
 def size_of(*lengths: int) -> int:
@@ -184,7 +184,7 @@ def most(case: Case) -> int:
 
 
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the products of PyTorch by the dtype of their operands; results are float32 or wider."""
+    """Counts the products of PyTorch by the dtype of their operands, or as TF32; results are float32 or wider."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -197,7 +197,8 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
             assert first.dtype == second.dtype
             assert result.dtype in {torch.float32, torch.float64}
             size = size_of(*first.shape[-2:], result.shape[-1])
-            self.found.update({str(first.dtype).removeprefix("torch."): size} if size else {})
+            reduced = first.dtype == torch.float32 and torch.get_float32_matmul_precision() == "high"
+            self.found.update({"tf32" if reduced else str(first.dtype).removeprefix("torch."): size} if size else {})
         return result
 
 
@@ -279,16 +280,25 @@ def test_jax_widens_on_a_processor(loss: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("loss", FIRST)
+def test_precision_chooses_the_products_of_jax(loss: str) -> None:
+    case = FIRST[loss]
+    high = replace(case, options={**case.options, "precision": "high"})
+    plain, fast = (lowered(x, "float32", "cuda") for x in (case, high))
+    assert fast["f32 high"] == plain["f32"] - int(loss == "nnclr")  # a search takes full precision
+    assert fast.total() == plain.total()
+
+
+@pytest.mark.parametrize("loss", FIRST)
 def test_precision_chooses_the_products_of_torch(loss: str) -> None:
-    """High precision replaces a float32 product by three bfloat16 products."""
+    """High precision lets a GPU compute the float32 products of a loss in TF32."""
     case = FIRST[loss]
     plain = on_torch(case, "float32")
     assert set(plain) <= {"float32", *(["bfloat16"] if "several labels" in case.name else [])}
     others = int(loss in {"distillation", "gist_embed"})  # the second model's product is unchanged
     assert on_torch(case, "bfloat16", precision="highest")["bfloat16"] == plain["bfloat16"] + others
     assert on_torch(case, "bfloat16", precision="high") == on_torch(case, "bfloat16")
-    three = on_torch(case, "float32", precision="high")
-    assert three == Counter(bfloat16=3 * (plain["float32"] - others) + plain["bfloat16"], float32=others)
+    kept = Counter(float32=int(loss == "nnclr"), bfloat16=plain["bfloat16"])  # a search does not choose by TF32
+    assert on_torch(case, "float32", precision="high") == kept + Counter(tf32=plain["float32"] - kept["float32"])
     assert set(on_torch(case, "float64", precision="high")) == {"float64"}
 
 
