@@ -213,6 +213,7 @@ class Pairing(EqualByContents):
         "ignore_index",
         "one_per_column",
         "one_per_row",
+        "outline",
         "paired",
         "pairs",
         "rows",
@@ -252,6 +253,9 @@ class Pairing(EqualByContents):
         self.without_negatives = False
         # Whether each row has a positive and negatives, unless a mask or flags of rows take these away.
         self.paired = False
+        # A rule without products, whose positives and negatives include those of the rule: enough to say which rows
+        # count, where those of the rule would cost as much as the scores.
+        self.outline: Rule | None = None
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -296,7 +300,7 @@ class Pairing(EqualByContents):
         return _other_than(self.rows[0], self.ignore_index), _other_than(self.columns[0], self.ignore_index)
 
 
-_UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "extra_columns": False, "paired": False}
+_UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "extra_columns": False, "paired": False, "outline": None}
 """Fields of a pairing with a derived rule."""
 
 
@@ -827,7 +831,8 @@ def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     if columns is not None:
         check_mask(xp, "columns", columns, (shape_of("columns", columns, "(K, C)")[0], width))
     rule, columns = (_OWN_OVERLAP, rows) if columns is None else (_overlap_rule, columns)
-    return Pairing(rule, rows=(rows,), columns=(columns,))._replace(exchangeable=True)
+    made = Pairing(rule, rows=(rows,), columns=(columns,))
+    return made._replace(exchangeable=True, outline=_OTHERS if rule is _OWN_OVERLAP else None)
 
 
 @explained
@@ -949,8 +954,9 @@ def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: 
         temperature = check_number("temperature", temperature, above=0.0)
     (_, of_rows), (_, of_columns) = _unit_embeddings(rows=rows, columns=columns)
     rule = _TeacherRule(temperature, columns is None)
+    outline = _PositivesOf(_OTHERS if columns is None else _everything)
     made = Pairing(rule, rows=of_rows, columns=of_columns)
-    return made._replace(exchangeable=True, without_negatives=True, paired=True)
+    return made._replace(exchangeable=True, without_negatives=True, paired=True, outline=outline)
 
 
 @explained
@@ -1065,7 +1071,7 @@ def guided(
     columns_limits = xp.concat([limits, padding], axis=0)
     of_both = {"rows": (limits, *of_rows), "columns": (columns_limits, *of_columns)}
     made = Pairing(_guided_rule, **of_both, one_per_row=True, one_per_column=True)
-    return made._replace(exchangeable=True, paired=True)
+    return made._replace(exchangeable=True, paired=True, outline=_diagonal_rule)
 
 
 def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], tuple[Array, Arrays]]:
@@ -1344,13 +1350,26 @@ def takes_products(rule: Rule) -> bool:
     return isinstance(rule, _TeacherRule) or rule is _guided_rule or rule is _overlap_rule
 
 
+def _everything(tile: Tile) -> tuple[Array, Array]:
+    every = _or(tile.i >= 0, tile.j >= 0)
+    return every, every
+
+
+class _PositivesOf(_RuleOf):
+    """Rule whose pairs are all positives."""
+
+    def __call__(self, tile: Tile) -> tuple[Array, ...]:
+        positives = self.rule(tile)[0]
+        return positives, _and(positives, _not(positives))
+
+
 def _explicit_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.pairs[0], _not(tile.pairs[0])
 
 
 _VALID_QUEUE = _Among(_queue_rule, _marked_columns)
 _OWN_LABELS, _VALID_LABELS = _Among(_labels_rule, _off_diagonal), _Among(_labels_rule, _marked_columns)
-_OWN_OVERLAP = _Among(_overlap_rule, _off_diagonal)
+_OWN_OVERLAP, _OTHERS = _Among(_overlap_rule, _off_diagonal), _Among(_everything, _off_diagonal)
 
 _DIAGONAL = Pairing(_diagonal_rule, one_per_row=True, one_per_column=True)._replace(
     structure=Structure(), exchangeable=True, paired=True

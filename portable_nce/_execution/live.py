@@ -222,6 +222,8 @@ def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     structure, pairing = matrix.pairing.structure, matrix.pairing
     if matrix.mask is None and (structure.known or pairing.paired) and not structure.has_labels:
         return _by_structure(matrix, needs, counted)
+    if pairing.outline is not None:
+        matrix = matrix._replace(pairing=pairing._replace(rule=pairing.outline))
     rule, inputs = matrix.pair_rule()
     first = stop_gradient(inputs.rows[0][:, :1])
     xp, adapter = namespace_of(first), adapter_of(first)
