@@ -174,7 +174,7 @@ def in_range(xp: Namespace, rows: Array, *columns: Array, scale: Any = 1.0) -> t
         return None, bound
     known = [largest_entry(x) for x in arrays]
     vectors = rows.shape[-2] + sum(y.shape[-2] for y in columns)
-    limit = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * vectors)
+    limit: Any = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * vectors)
     if number is not None:
         limit /= max(1.0, number)
         if None not in known and known[0] * max(known[1:]) <= limit:  # type: ignore[operator,type-var]
@@ -186,11 +186,12 @@ def in_range(xp: Namespace, rows: Array, *columns: Array, scale: Any = 1.0) -> t
         of_columns = [xp.maximum(*of_columns[:2]), *of_columns[2:]]
     most = (of_rows, *of_columns * len(columns))
     # The quotients min(1, limit / (X Y)) and min(1, X f / entry), without overflow and division by 0.
-    most_of_columns = limit / clipped(xp, of_rows, 2.0 * limit / float(xp.finfo(rows.dtype).max), math.inf)
-    room = most_of_columns / xp.maximum(most_of_columns, of_columns[0])
+    divisor = clipped(xp, of_rows, 2.0 * limit / float(xp.finfo(rows.dtype).max), math.inf)
     if number is None:
-        room = room / clipped(xp, xp.max(xp.abs(xp.reshape(stop_gradient(scale), (-1,)))), 1.0, math.inf)
-    factor = xp.sqrt(room)
+        most_of_scale = xp.max(xp.abs(xp.reshape(stop_gradient(scale), (-1,))), axis=0, keepdims=True)
+        limit = limit / clipped(xp, most_of_scale, 1.0, math.inf)
+    most_of_columns = limit / divisor
+    factor = xp.sqrt(most_of_columns / xp.maximum(most_of_columns, of_columns[0]))
     tiny = float(xp.finfo(rows.dtype).smallest_normal)
     kept = [clipped(xp, x * factor, tiny, math.inf) for x in most]
     return [x / xp.maximum(x, entry) for x, entry in zip(kept, entries, strict=True)], math.inf
