@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -89,7 +90,7 @@ def test_a_context_or_sample_that_does_not_count_may_hold_anything(name: str, li
             assert_equal(value_and_gradients(loss, *map(library, dirty.values())), wanted)
 
 
-COMPILED = {
+COMPILED: dict[str, tuple[Callable[..., Any], list[tuple[int, int]]]] = {
     "weight": (lambda x, y, w, _: pnce.info_nce(x, y, weights=w), [(0, 1)]),
     "weight, distance": (lambda x, y, w, _: pnce.info_nce(x, y, weights=w, similarity="neg_euclidean"), [(0, 1)]),
     "mask": (lambda x, y, _, m: pnce.siglip(x, y, logit_scale=8.0, logit_bias=-4.0, mask=m), [(0, 1), (1, 2)]),

@@ -74,9 +74,18 @@ def results(variant: Variant, name: str, way: str, arrays: Mapping[str, Nested])
     return [variant.to_list(x) for x in (value, *gradients.values())]
 
 
-@cache
-def rows_left_out(variant: Variant, name: str, way: str) -> tuple[tuple[str, int], ...]:
+_FOUND: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
+
+
+def rows_left_out(variant: Variant, name: str, way: str) -> list[tuple[str, int]]:
     """Rows, by the name of their array, on which neither the value nor any gradient depends."""
+    key = variant.name, name, way
+    if key not in _FOUND:
+        _FOUND[key] = _search(variant, name, way)
+    return _FOUND[key]
+
+
+def _search(variant: Variant, name: str, way: str) -> list[tuple[str, int]]:
     arrays, choosing = lists_of(name), CHOOSING.get(name.split(maxsplit=1)[0], ())
     wanted, found = results(variant, name, way, arrays), []
     for key in example(name, N).arguments:
@@ -85,7 +94,7 @@ def rows_left_out(variant: Variant, name: str, way: str) -> tuple[tuple[str, int
             others = (with_row(arrays, key, row, _changed(numbers, seed)) for seed in (1, 2))
             if all(is_near(results(variant, name, way, other), wanted, 1e-15) for other in others):
                 found.append((key, row))
-    return tuple(found)
+    return found
 
 
 def with_row(arrays: Mapping[str, Nested], name: str, row: int, numbers: Nested) -> Mapping[str, Nested]:
