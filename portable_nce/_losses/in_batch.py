@@ -394,7 +394,8 @@ def cpc(
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, (rows, rows if across is None else _columns_of_all(options.mask)))
         present = has_own_column(xp, options.mask) if across is None else xp.any(options.mask, axis=1)
-    x = zeroed(x, counted_by(options.weights, present))  # the predictions are the product of all contexts
+    weights = row_weights(xp, options.weights, rows, x)
+    x = zeroed(x, counted_by(weights, present))  # the predictions are the product of all contexts
     layout = Layout(agreed_on={"steps": steps})
     parts = []
     for step in range(steps):
