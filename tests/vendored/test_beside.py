@@ -27,7 +27,7 @@ def door(package: Any) -> Any:
 
 def test_each_goes_through_its_own_door() -> None:
     assert door(with_compat).library_namespace(X).__name__ == "dummy._vendor.array_api_compat.numpy"
-    assert door(without_compat).library_namespace(X).__name__ == "array_api_compat.numpy"
+    assert door(without_compat).library_namespace(X).__name__ in {"numpy", "array_api_compat.numpy"}
     assert len({id(package.info_nce) for package in PACKAGES.values()}) == len(PACKAGES)
 
 
