@@ -49,7 +49,11 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     """
     with nullcontext() if device is None else mx.stream(device):
         x = mx.asarray(obj, dtype)
-        if not copy or not x.size:
+        if not copy:
+            return x
+        if not x.size:  # there are no empty buffers
+            x = mx.zeros(x.shape, x.dtype)
+            mx.eval(x)
             return x
         if x.dtype in (mx.float64, mx.bfloat16):  # MLX reads float64 buffers as float32; Python has no bfloat16 buffers
             return mx.array(x.tolist(), dtype=x.dtype)

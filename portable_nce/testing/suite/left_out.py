@@ -92,7 +92,7 @@ def _search(variant: Variant, name: str, way: str) -> list[tuple[str, int]]:
         rows = arrays[key] if isinstance(arrays[key], list) and key not in choosing else []
         for row, numbers in enumerate(rows):
             others = (with_row(arrays, key, row, _changed(numbers, seed)) for seed in (1, 2))
-            if all(is_near(results(variant, name, way, other), wanted, 1e-15) for other in others):
+            if all(is_near(results(variant, name, way, other), wanted, 1e-12) for other in others):
                 found.append((key, row))
     return found
 
