@@ -273,6 +273,15 @@ def test_jax_multiplies_sixteen_bits_for_rows_that_depend_on_each_other() -> Non
     check(lowered(case, "bfloat16", "cuda", coupled), "bf16", case)
 
 
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_a_queue_has_no_gradient(similarity: str) -> None:
+    """The scores of the queue, and the gradient of the queries."""
+    case = FIRST["moco"]
+    case = replace(case, options={**case.options, "similarity": similarity})
+    assert lowered(case, "float32", "cuda") == {"f32": 2}
+    assert on_torch(case, "float32") == {"float32": 2}
+
+
 @pytest.mark.parametrize(("loss", "count"), [("info_nce", 3), ("clip", 3), ("distillation", 4)])
 def test_jax_widens_on_a_processor(loss: str, count: int) -> None:
     assert lowered(FIRST[loss], "bfloat16", "cpu") == {"f32": count}
