@@ -580,7 +580,8 @@ def _check(call: Call, options: Options) -> _Arguments:
     if layout.paired:
         check_rows(names[1], y, x, layout.remedy)
     shape_of(names[1], y, "(K, D)")
-    if call.pairing.one_per_column and x.shape[0] != x.shape[1] and tuple(y.shape) == tuple(x.shape[::-1]):
+    # Widths first: under torch.compile, a comparison of rows with features would make a graph of its own.
+    if y.shape[1] != x.shape[1] and call.pairing.one_per_column and tuple(y.shape) == tuple(x.shape[::-1]):
         check_rows(names[1], y, x)  # transposed
     inputs, dtype, pairs = [*entered.embeddings.values()], entered.dtype, _PairChecks()
     args = _Arguments(
