@@ -762,10 +762,27 @@ def contrast_scores(
     sharpness: Array | None = None,
 ) -> Array:
     """Loss of a score matrix; all arguments but the reduction have been checked."""
+    xp = namespace_of(scores)
+    loss = loss_of_scores(
+        upcast(xp, scores), objective, pairing, reduction, mask=mask, symmetric=symmetric, sharpness=sharpness
+    )
+    return finish(xp, loss, scores.dtype, reduction.kind)
+
+
+def loss_of_scores(
+    scores: Array,
+    objective: AnyObjective,
+    pairing: Pairing,
+    reduction: Reduction,
+    *,
+    mask: Array | None,
+    symmetric: bool = False,
+    sharpness: Array | None = None,
+) -> Array:
+    """Loss of upcast scores, of shape (1,) or (N,), before it is rounded to the dtype of the caller's."""
     check_choice("reduction", reduction.kind, REDUCTIONS)
-    xp, dtype = namespace_of(scores), scores.dtype
+    xp = namespace_of(scores)
     adapter_of(scores).check(scores)
-    scores = upcast(xp, scores)
     reduction = reduction._replace(weights=row_weights(xp, reduction.weights, scores.shape[0], scores)).in_units()
     if symmetric:
         given = {"weights": reduction.weights is not None}
@@ -777,7 +794,7 @@ def contrast_scores(
         # A row whose only score is -inf has no positive, and does not count: it must stay.
         needs = needs_of(objective)._replace(negative=False)
         matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed)
-    return finish(xp, evaluate(objective, matrix, reduction, symmetric=symmetric), dtype, reduction.kind)
+    return evaluate(objective, matrix, reduction, symmetric=symmetric)
 
 
 class Entered(NamedTuple):

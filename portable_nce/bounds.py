@@ -39,6 +39,7 @@ from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
 from .from_scores import Pairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
+from .objectives.softmax import EVERY_FLAT_NCE, EVERY_INFO_NCE
 
 __all__ = [
     "barber_agakov",
@@ -140,8 +141,7 @@ def info_nce(
     (array(5.54361...), 5.54517...)
     """
     pairs = Pairs.of(scores, positives, mask, least=1)
-    log_odds = pairs.log_odds()
-    return pairs.reduced(pairs.log_number(1) - softplus(pairs.xp, log_odds), reduction)
+    return pairs.finish(_info_nce(pairs, reduction), reduction)
 
 
 @explained
@@ -297,10 +297,8 @@ def dual_critic(
     """
     include_positive = check_bool("include_positive", include_positive)
     pairs = Pairs.of(scores, positives, mask)
-    log_odds = pairs.log_odds()
-    odds = softplus(pairs.xp, log_odds) if include_positive else log_odds
-    critic = odds - pairs.log_number(int(include_positive))
-    return pairs.finish(pairs.of_counted(critic), "none")
+    log_odds = pairs.loss(EVERY_INFO_NCE if include_positive else EVERY_FLAT_NCE, "none")
+    return pairs.finish(log_odds - pairs.reduced_log_number("none", int(include_positive)), "none")
 
 
 @explained
@@ -488,9 +486,8 @@ def fdv(
     array(1.38528...)
     """
     pairs = Pairs.of(scores, positives, mask)
-    log_odds = pairs.log_odds()
-    value = pairs.log_number(1) - softplus(pairs.xp, log_odds)
-    return pairs.reduced(value, reduction, surrogate=-log_odds)
+    value = _info_nce(pairs.constant(), reduction)
+    return pairs.finish(with_gradient_of(-pairs.loss(EVERY_FLAT_NCE, reduction), value), reduction)
 
 
 @explained
@@ -1129,7 +1126,8 @@ def leave_one_out(
     xp, scores, _, mask, _ = enter_scores(scores, None, mask, None)
     check_square(scores, "; further columns have no positive")
     pairs = Pairs.of(xp.matrix_transpose(scores), None, None if mask is None else xp.matrix_transpose(mask))
-    return pairs.reduced(pairs.log_number() - pairs.log_odds(), reduction)
+    losses = pairs.loss(EVERY_FLAT_NCE, reduction)
+    return pairs.finish(pairs.reduced_log_number(reduction) - losses, reduction)
 
 
 @explained
@@ -1363,8 +1361,7 @@ def log_n_ceiling(
     if not is_array(scores):
         raise TypeError(f"scores: expected an array or an integer, got {type(scores).__name__}")
     pairs = Pairs.of(scores, positives, mask, least=1)
-    ceilings = pairs.log_number(1)
-    return pairs.finish(ceilings[:1] if pairs.counted is None else pairs.row_mean(ceilings))
+    return pairs.finish(pairs.reduced_log_number("mean", 1))
 
 
 def anchored_losses(pairs: Pairs, log_nu: Array) -> tuple[Array, Array]:
@@ -1382,6 +1379,12 @@ def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
     xp, nothing = pairs.xp, pairs.xp.zeros_like(pairs.positive())
     paired, anchored = anchored_losses(pairs, log_of(xp, nu, nothing))
     return paired + (nothing + nu) / pairs.number * anchored
+
+
+def _info_nce(pairs: Pairs, reduction: ReductionName) -> Array:
+    """Reduced InfoNCE bound, not yet rounded."""
+    losses = pairs.loss(EVERY_INFO_NCE, reduction)
+    return pairs.xp.subtract(pairs.reduced_log_number(reduction, 1), losses)  # without the detour by a NumPy operator
 
 
 def _one_number(value: Any) -> Array:

@@ -24,7 +24,7 @@ from ._core.checks import (
 )
 from ._core.logsumexp import exponentials
 from ._core.namespace import common_namespace, device_of, namespace_of
-from ._core.numerics import normalize, softplus, sum_to_scalar, upcast
+from ._core.numerics import normalize, sum_to_scalar, upcast
 from ._core.protocol import Array
 from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction
@@ -35,6 +35,7 @@ from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
 from .from_scores import Pairs, enter_scores
+from .objectives.softmax import EVERY_INFO_NCE
 from .pairings import Members, Pairing, Tile, of_positives
 from .similarities import AnySimilarity, resolve, takes_tokens
 
@@ -171,7 +172,7 @@ def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     """
     pairs = Pairs.of(scores, positives, mask, least=1)
     # The difference, simplified: the logarithms of N cancel.
-    return pairs.finish(pairs.row_mean(softplus(pairs.xp, pairs.log_odds())))
+    return pairs.finish(pairs.loss(EVERY_INFO_NCE, "mean"))
 
 
 @explained

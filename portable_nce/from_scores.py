@@ -7,10 +7,11 @@ array (N, K) any number. `mask` gives the pairs to include.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 from . import objectives
-from ._call import contrast_scores, finish
+from ._call import contrast_scores, finish, loss_of_scores
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_choice,
@@ -955,7 +956,8 @@ def margin_mse(
     weights = row_weights(xp, weights, entered.shape[0], teacher)
     entered, teacher = (zeroed(x, counted_by(weights), scores=True) for x in (entered, teacher))
     live = xp.logical_and(entered != -math.inf, teacher != -math.inf)
-    pairs = Pairs.masked(xp, entered, pairing, live if mask is None else xp.logical_and(mask, live))
+    mask = live if mask is None else xp.logical_and(mask, live)
+    pairs = Pairs(xp, upcast(xp, entered), scores.dtype, pairing, mask)
     # Masked teacher scores may be NaN, and inf - inf would be.
     members = xp.logical_or(pairs.own, pairs.off)
     ahead = pairs.scores - xp.where(members, teacher, 0.0)
@@ -1020,50 +1022,83 @@ def enter_scores(
     return xp, scores, pairing, mask, weights
 
 
-class Pairs(NamedTuple):
-    """Upcast score matrix, with masks of positives (`own`) and negatives (`off`).
+class Pairs:
+    """Upcast score matrix for means over rows; masks of positives and negatives are made when first read.
 
-    `number`: negatives per row, an integer without a mask, else an array (K,), at least 1. `counted`: mask of rows with
-    a positive and a negative; None if all have both. A mean over negatives is the mean over rows of the row means.
+    `given`: the scores, of which those of pairs that do not count may be anything. `complete`: whether row i has column
+    i as its positive and all others as negatives.
     """
 
-    xp: Namespace
-    scores: Array
-    dtype: Any
-    pairing: Pairing
-    mask: Array | None
-    own: Array
-    off: Array
-    number: Any
-    counted: Array | None
+    def __init__(
+        self, xp: Namespace, given: Array, dtype: Any, pairing: Pairing, mask: Array | None, *, complete: bool = False
+    ) -> None:
+        self.xp, self.given, self.dtype, self.pairing, self.mask = xp, given, dtype, pairing, mask
+        self.complete = complete
 
     @classmethod
     def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> Pairs:
         """Check the scores, with at least `least` columns."""
         _check_columns(positives)
         xp, scores, pairing, mask, _ = enter_scores(scores, positives, mask, None)
-        n_columns = scores.shape[1]
-        if n_columns < least:
+        if scores.shape[1] < least:
             raise ValueError(
                 f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
             )
-        if mask is not None or positives is not None:
-            return cls.masked(xp, scores, pairing, mask)
-        wide = upcast(xp, scores)
-        own, off = matrix_of_scores(wide, pairing, None).sets()
-        return cls(xp, wide, scores.dtype, pairing, None, own, off, n_columns - 1, None)
+        complete = positives is None and mask is None
+        return cls(xp, upcast(xp, scores), scores.dtype, pairing, mask, complete=complete)
 
-    @classmethod
-    def masked(cls, xp: Namespace, scores: Array, pairing: Pairing, mask: Array | None) -> Pairs:
-        """Pairs of checked scores with a mask or positives."""
-        wide = upcast(xp, scores)
-        own, off = matrix_of_scores(wide, pairing, mask).sets()
-        number = xp.sum(xp.astype(off, wide.dtype), axis=1)
-        counted = xp.logical_and(xp.any(own, axis=1), number > 0)
-        off = xp.logical_and(off, counted[:, None])
-        wide = xp.where(xp.logical_or(xp.logical_and(own, counted[:, None]), off), wide, 0.0)  # others may be NaN
-        number = xp.where(counted, number, xp.ones_like(number))
-        return cls(xp, wide, scores.dtype, pairing, mask, own, off, number, counted)
+    def constant(self) -> Pairs:
+        """Same pairs, with scores that have no gradient."""
+        given = stop_gradient(self.given)
+        return Pairs(self.xp, given, self.dtype, self.pairing, self.mask, complete=self.complete)
+
+    @cached_property
+    def _sets(self) -> tuple[Array, Array]:
+        return matrix_of_scores(self.given, self.pairing, self.mask).sets()
+
+    @property
+    def own(self) -> Array:
+        """Mask (K, N) of the positives."""
+        return self._sets[0]
+
+    @cached_property
+    def off(self) -> Array:
+        """Mask (K, N) of the negatives of rows that count."""
+        off = self._sets[1]
+        return off if self.counted is None else self.xp.logical_and(off, self.counted[:, None])
+
+    @cached_property
+    def _number(self) -> Array:
+        """Number of negatives of each row, before rows without a positive are left out."""
+        return self.xp.sum(self.xp.astype(self._sets[1], self.given.dtype), axis=1)
+
+    @cached_property
+    def counted(self) -> Array | None:
+        """Mask of rows with a positive and a negative; None if all have both."""
+        if self.complete:
+            return None
+        return self.xp.logical_and(self.xp.any(self.own, axis=1), self._number > 0)
+
+    @cached_property
+    def number(self) -> Any:
+        """Number of negatives of each row, at least 1: an integer, or an array (K,)."""
+        if self.counted is None:
+            return self.given.shape[1] - 1
+        return self.xp.where(self.counted, self._number, self.xp.ones_like(self._number))
+
+    @cached_property
+    def scores(self) -> Array:
+        """The scores, 0 for pairs that do not count, which may be NaN."""
+        if self.counted is None:
+            return self.given
+        xp = self.xp
+        live = xp.logical_or(xp.logical_and(self.own, self.counted[:, None]), self.off)
+        return xp.where(live, self.given, 0.0)
+
+    def loss(self, objective: objectives.Objective, reduction: ReductionName) -> Array:
+        """Loss of the rows that count by their statistics, of shape (1,) or (K,), not yet rounded."""
+        weights = None if self.counted is None else self.xp.astype(self.counted, self.given.dtype)
+        return loss_of_scores(self.scores, objective, self.pairing, Reduction(reduction, weights), mask=self.mask)
 
     def of_counted(self, rows: Array) -> Array:
         """Entries of the rows, 0 for rows that do not count."""
@@ -1077,8 +1112,8 @@ class Pairs(NamedTuple):
         """Number of rows that count, at least 1."""
         xp = self.xp
         if self.counted is None:
-            return self.scores.shape[0]
-        number = sum_to_scalar(xp, xp.astype(self.counted, self.scores.dtype))
+            return self.given.shape[0]
+        number = sum_to_scalar(xp, xp.astype(self.counted, self.given.dtype))
         return xp.where(number > 0, number, xp.ones_like(number))
 
     def over_negatives(self, entries: Array) -> Array:
@@ -1095,7 +1130,7 @@ class Pairs(NamedTuple):
         xp = self.xp
         logarithm = self.log_number()
         if self.counted is None:
-            logarithm = log_of(xp, self.n_rows() * self.number, logarithm[:1])
+            logarithm = log_of(xp, self.n_rows() * self.number, logarithm)
         else:
             scores = scores - xp.expand_dims(logarithm, axis=1)
             logarithm = xp.log(self.n_rows())
@@ -1107,8 +1142,19 @@ class Pairs(NamedTuple):
         return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
 
     def log_number(self, further: int = 0) -> Array:
-        """Logarithm of the number of negatives of each row plus `further`."""
-        return log_of(self.xp, self.number + further, self.scores[:, 0])
+        """Logarithm of the number of negatives of each row plus `further`: of all rows, (1,), or of each, (K,)."""
+        if self.counted is not None:
+            return self.xp.log(self.number + further)
+        # Not a logarithm of the `math` module: the precision may exceed a Python float's, and lengths may be symbolic.
+        zero = self.xp.zeros(1, dtype=self.given.dtype, device=device_of(self.given))
+        return self.xp.log(zero + (self.number + further))
+
+    def reduced_log_number(self, reduction: ReductionName, further: int = 0) -> Array:
+        """Mean or sum of `log_number` over the rows that count; for "none" 0 in rows that do not."""
+        logarithm = self.log_number(further)
+        if self.counted is not None:
+            return self._of_rows(logarithm, reduction)
+        return logarithm * self.n_rows() if reduction == "sum" else logarithm
 
     def positive(self) -> Array:
         """Scores of the positives."""
@@ -1117,13 +1163,6 @@ class Pairs(NamedTuple):
     def at_positive(self, entries: Array) -> Array:
         """Entry of each row at its positive, 0 without one."""
         return self.xp.sum(self.xp.where(self.own, entries, 0.0), axis=1)
-
-    def log_odds(self) -> Array:
-        """Log-odds against the positives: -inf without a negative, inf for a positive of score -inf."""
-        xp = self.xp
-        rows = matrix_of_scores(self.scores, self.pairing, self.mask).statistics().row
-        odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
-        return self.of_counted(xp.where(rows.has_negative, odds, -math.inf))
 
     def leave_one_out_sums(self, scores: Array) -> Array:
         """For each included entry, the log-sum-exp of the other entries of its row.

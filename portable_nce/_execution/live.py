@@ -50,7 +50,8 @@ def needs_of(objective: Any) -> Needs:
         return Needs((terms[0] is not None, terms[1] is not None), positive=False, negative=False)
     if isinstance(objective, Objective):
         negative = objective.needs_negative or objective.of_odds is not None
-        return Needs(negative=negative, spread=objective.spreads and not objective.needs_negative)
+        spread = objective.spreads and not objective.needs_negative
+        return Needs(positive=not objective.every_row, negative=negative, spread=spread)
     return Needs()
 
 

@@ -93,7 +93,9 @@ class Objective(Labelled):
     array(0.)
     """
 
-    __slots__ = ("couples_rows", "label", "needs_negative", "of_odds", "rows", "separate", "slopes", "spreads")
+    __slots__ = (
+        "couples_rows", "every_row", "label", "needs_negative", "of_odds", "rows", "separate", "slopes", "spreads",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -113,10 +115,12 @@ class Objective(Labelled):
         self.couples_rows = None if couples_rows is None else check_bool("couples_rows", couples_rows)
         self.label = str(label or getattr(rows, "__name__", type(rows).__name__))
         # For built-in objectives: loss and slope as functions of the log-odds, if those suffice for rows with one
-        # positive and a negative; whether several positives add their spread; whether each positive is a separate row.
+        # positive and a negative; whether several positives add their spread; whether each positive is a separate row;
+        # whether every row counts, also one without a score above -inf.
         self.of_odds: Callable[..., tuple[Array, Array | None]] | None = None
         self.spreads = False
         self.separate = False
+        self.every_row = False
 
     def values(self, row: RowStatistics, *parameters: Array) -> Array:
         """Return the losses of the rows, checked to match the statistics.
@@ -162,6 +166,8 @@ class Objective(Labelled):
         array of bool
             Whether each row has a positive, and a negative if the objective needs one.
         """
+        if self.every_row:
+            return namespace_of(row.has_positive).ones_like(row.has_positive)
         xp = namespace_of(row.log_odds)
         return xp.logical_and(row.has_positive, row.has_negative) if self.needs_negative else row.has_positive
 

@@ -166,6 +166,23 @@ class _Detached(Record):
         return tuple(None if slope is None else one * slope for slope in self.losses.slopes(row))
 
 
+class _OfEveryRow(Record):
+    """The losses of rows whose log-odds are infinite where a set is empty: inf without positives, -inf without others.
+
+    A sweep uses no slope by the log-odds of such a row.
+    """
+
+    losses: _Rows
+
+    def __call__(self, row: RowStatistics) -> Any:
+        xp = namespace_of(row.log_odds)
+        odds = xp.where(row.has_positive, row.log_odds, math.inf)
+        return self.losses(row._replace(log_odds=xp.where(row.has_negative, odds, -math.inf)))
+
+    def slopes(self, row: RowStatistics) -> Any:
+        return self.losses.slopes(row)
+
+
 def _made(multi_positive: str, *, flat: bool, include: bool, detach: bool = False) -> Objective:
     # Without the positive in the denominator, "separate" equals "each".
     spread = multi_positive == "each" or (multi_positive == "separate" and not include)
@@ -186,6 +203,13 @@ _FLAT_NCE = {
     for form in FORMS
     for multi in MULTI_POSITIVE
 }
+EVERY_INFO_NCE, EVERY_FLAT_NCE = (
+    with_slopes(_OfEveryRow(objective.rows), label=f"{name}, every row")._replace(
+        of_odds=objective.of_odds, every_row=True
+    )
+    for name, objective in (("info_nce", _INFO_NCE["pooled"]), ("flat_nce", _FLAT_NCE[False, "log", "pooled"]))
+)
+"""InfoNCE and FlatNCE for bounds, in which a score of -inf is no mask: every row counts."""
 
 
 @explained
