@@ -22,16 +22,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from .namespace import is_array, namespace_of, namespaces
 from .numerics import itemsize
-from .protocol import Array, Namespace
+from .protocol import KERNELS, Array, Namespace
 from .registry import adapter_of, adapters
 
 Arrays = tuple[Array, ...]
 Program = Callable[..., Arrays | None]
 """Takes the numbers and arrays of the function; returns its results, or None if a guard fails."""
-
-KERNELS = frozenset({"exp_in_place", "row_dots", "sum_along", "fill_diagonal", "fill_columns"})
-KERNELS |= {"clipped", "softplus_and_sigmoid", "unit_rows"}
-"""Adapter methods that can be traced."""
 
 LARGE = 2**14
 """Number of entries from which an array is freed after its last use."""
@@ -39,7 +35,7 @@ LARGE = 2**14
 _MAX_CONSTANT_BYTES = 2**16
 """Largest size of an array that is kept with a program."""
 
-_IN_PLACE = frozenset({"iadd", "isub", "imul", "itruediv", "exp_in_place", "fill_diagonal", "fill_columns"})
+_IN_PLACE = {"iadd", "isub", "imul", "itruediv", *(name for name, overwrites in KERNELS.items() if overwrites)}
 """Functions that may write into their first argument, and return it."""
 _VIEWS = frozenset({"T", "getitem", "reshape", "expand_dims", "squeeze", "permute_dims", "matrix_transpose"})
 _VIEWS |= {"broadcast_to", "astype", "flip", "moveaxis"}
@@ -343,6 +339,9 @@ class _TracedAdapter:
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
 
+    mode = property(lambda self: self._adapter.mode)
+    reads_values = property(lambda self: self._adapter.reads_values)
+
     def is_plain(self, _: Any) -> bool:
         return True  # only plain arrays are traced
 
@@ -363,8 +362,6 @@ class _TracedAdapter:
         return step(init, xs, 0)
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"mode", "reads_values"}:
-            return getattr(self._adapter, name)
         if name not in KERNELS:
             raise NotTraceableError(name)
         kernel = getattr(self._adapter, name)

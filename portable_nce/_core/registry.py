@@ -32,7 +32,7 @@ _ALIASES = {"jaxlib": "jax"}
 # Top-level module of an array type -> file of its namespace in backends/; array-api-compat's is slower or missing.
 _NAMESPACES = {"numpy": "numpy_namespace", "torch": "torch_namespace", "mlx": "mlx_namespace"}
 
-_NEEDED = ("name", "stop_gradient", "value_and_grad", "custom_vjp", "value_and_vjp")
+_NEEDED = [x for x in (*Differentiation.__annotations__, *vars(Differentiation)) if not x.startswith("_")]
 """Required members of an adapter."""
 
 _FUNCTIONS = (  # noqa: SIM905  (a list would take a page)

@@ -267,6 +267,26 @@ def test_only_the_registry_names_frameworks() -> None:
     assert set(offenders(MATHEMATICS, names)) == {"portable_nce/_core/registry.py"}
 
 
+def members_of_adapters() -> set[str]:
+    """Names of the methods and properties that the core uses of adapters."""
+    classes = [node for node in nodes(CORE / "_core" / "protocol.py") if isinstance(node, ast.ClassDef)]
+    methods = {node.name for made in classes for node in made.body if isinstance(node, ast.FunctionDef)}
+    return methods | {"name", "version"}
+
+
+def test_a_member_of_adapters_is_described_where_it_is_declared_and_in_no_list() -> None:
+    """Who adds a method finds in the protocol all that there is to say of it."""
+    members = members_of_adapters() - {"check", "stop_gradient", "value_and_grad"}  # names of other things, too
+    assert {"custom_vjp", "value_and_vjp", "exp_in_place", "reads_values"} <= members
+
+    def lists(path: Path) -> list[set[str]]:
+        found = [node for node in nodes(path) if isinstance(node, ast.Set | ast.List | ast.Tuple)]
+        texts = ({x.value for x in node.elts if isinstance(x, ast.Constant)} for node in found)
+        return [named for some in texts if len(named := some & members) > 1]
+
+    assert offenders(MATHEMATICS, lists) == {}
+
+
 def layer(name: str) -> int:
     """Layer number of a module of the core."""
     return next(height for height, names in enumerate((*LAYERS, *USERS)) if name in names)
