@@ -486,7 +486,7 @@ def fdv(
     array(1.38528...)
     """
     pairs = Pairs.of(scores, positives, mask)
-    value = _info_nce(pairs.constant(), reduction)
+    value = _info_nce(pairs, reduction, constant=True)
     return pairs.finish(with_gradient_of(-pairs.loss(EVERY_FLAT_NCE, reduction), value), reduction)
 
 
@@ -1381,9 +1381,9 @@ def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
     return paired + (nothing + nu) / pairs.number * anchored
 
 
-def _info_nce(pairs: Pairs, reduction: ReductionName) -> Array:
-    """Reduced InfoNCE bound, not yet rounded."""
-    losses = pairs.loss(EVERY_INFO_NCE, reduction)
+def _info_nce(pairs: Pairs, reduction: ReductionName, *, constant: bool = False) -> Array:
+    """Reduced InfoNCE bound, not yet rounded; `constant`: without a gradient."""
+    losses = pairs.loss(EVERY_INFO_NCE, reduction, constant=constant)
     return pairs.xp.subtract(pairs.reduced_log_number(reduction, 1), losses)  # without the detour by a NumPy operator
 
 

@@ -7,7 +7,6 @@ array (N, K) any number. `mask` gives the pairs to include.
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any
 
 from . import objectives
@@ -1023,17 +1022,29 @@ def enter_scores(
 
 
 class Pairs:
-    """Upcast score matrix for means over rows; masks of positives and negatives are made when first read.
+    """Upcast score matrix for means over rows, with masks of positives (`own`) and negatives (`off`).
 
-    `given`: the scores, of which those of pairs that do not count may be anything. `complete`: whether row i has column
-    i as its positive and all others as negatives.
+    `complete`: whether row i has column i as its positive and all others as negatives; the masks are then made when
+    first read. `scores`: 0 for pairs that do not count, which may be NaN. `number`: negatives per row, an integer if
+    complete, else an array (K,), at least 1. `counted`: mask of rows with a positive and a negative; None if complete.
+    A mean over negatives is the mean over rows of the row means.
     """
 
     def __init__(
-        self, xp: Namespace, given: Array, dtype: Any, pairing: Pairing, mask: Array | None, *, complete: bool = False
+        self, xp: Namespace, scores: Array, dtype: Any, pairing: Pairing, mask: Array | None, *, complete: bool = False
     ) -> None:
-        self.xp, self.given, self.dtype, self.pairing, self.mask = xp, given, dtype, pairing, mask
-        self.complete = complete
+        self.xp, self.scores, self.dtype, self.pairing, self.mask = xp, scores, dtype, pairing, mask
+        self.number: Any = scores.shape[1] - 1
+        self.counted: Array | None = None
+        self._masks: tuple[Array, Array] | None = None
+        if not complete:
+            own, off = self.masks()
+            number = xp.sum(xp.astype(off, scores.dtype), axis=1)
+            counted = xp.logical_and(xp.any(own, axis=1), number > 0)
+            off = xp.logical_and(off, counted[:, None])
+            self.scores = xp.where(xp.logical_or(xp.logical_and(own, counted[:, None]), off), scores, 0.0)
+            self.number = xp.where(counted, number, xp.ones_like(number))
+            self.counted, self._masks = counted, (own, off)
 
     @classmethod
     def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> Pairs:
@@ -1047,58 +1058,30 @@ class Pairs:
         complete = positives is None and mask is None
         return cls(xp, upcast(xp, scores), scores.dtype, pairing, mask, complete=complete)
 
-    def constant(self) -> Pairs:
-        """Same pairs, with scores that have no gradient."""
-        given = stop_gradient(self.given)
-        return Pairs(self.xp, given, self.dtype, self.pairing, self.mask, complete=self.complete)
-
-    @cached_property
-    def _sets(self) -> tuple[Array, Array]:
-        return matrix_of_scores(self.given, self.pairing, self.mask).sets()
+    def masks(self) -> tuple[Array, Array]:
+        """Masks (K, N) of the positives and of the negatives."""
+        if self._masks is None:
+            self._masks = matrix_of_scores(self.scores, self.pairing, self.mask).sets()
+        return self._masks
 
     @property
     def own(self) -> Array:
         """Mask (K, N) of the positives."""
-        return self._sets[0]
+        return self.masks()[0]
 
-    @cached_property
+    @property
     def off(self) -> Array:
-        """Mask (K, N) of the negatives of rows that count."""
-        off = self._sets[1]
-        return off if self.counted is None else self.xp.logical_and(off, self.counted[:, None])
+        """Mask (K, N) of the negatives."""
+        return self.masks()[1]
 
-    @cached_property
-    def _number(self) -> Array:
-        """Number of negatives of each row, before rows without a positive are left out."""
-        return self.xp.sum(self.xp.astype(self._sets[1], self.given.dtype), axis=1)
+    def loss(self, objective: objectives.Objective, reduction: ReductionName, *, constant: bool = False) -> Array:
+        """Loss of the rows that count by their statistics, of shape (1,) or (K,), not yet rounded.
 
-    @cached_property
-    def counted(self) -> Array | None:
-        """Mask of rows with a positive and a negative; None if all have both."""
-        if self.complete:
-            return None
-        return self.xp.logical_and(self.xp.any(self.own, axis=1), self._number > 0)
-
-    @cached_property
-    def number(self) -> Any:
-        """Number of negatives of each row, at least 1: an integer, or an array (K,)."""
-        if self.counted is None:
-            return self.given.shape[1] - 1
-        return self.xp.where(self.counted, self._number, self.xp.ones_like(self._number))
-
-    @cached_property
-    def scores(self) -> Array:
-        """The scores, 0 for pairs that do not count, which may be NaN."""
-        if self.counted is None:
-            return self.given
-        xp = self.xp
-        live = xp.logical_or(xp.logical_and(self.own, self.counted[:, None]), self.off)
-        return xp.where(live, self.given, 0.0)
-
-    def loss(self, objective: objectives.Objective, reduction: ReductionName) -> Array:
-        """Loss of the rows that count by their statistics, of shape (1,) or (K,), not yet rounded."""
-        weights = None if self.counted is None else self.xp.astype(self.counted, self.given.dtype)
-        return loss_of_scores(self.scores, objective, self.pairing, Reduction(reduction, weights), mask=self.mask)
+        `constant`: without a gradient.
+        """
+        scores = stop_gradient(self.scores) if constant else self.scores
+        weights = None if self.counted is None else self.xp.astype(self.counted, scores.dtype)
+        return loss_of_scores(scores, objective, self.pairing, Reduction(reduction, weights), mask=self.mask)
 
     def of_counted(self, rows: Array) -> Array:
         """Entries of the rows, 0 for rows that do not count."""
@@ -1112,8 +1095,8 @@ class Pairs:
         """Number of rows that count, at least 1."""
         xp = self.xp
         if self.counted is None:
-            return self.given.shape[0]
-        number = sum_to_scalar(xp, xp.astype(self.counted, self.given.dtype))
+            return self.scores.shape[0]
+        number = sum_to_scalar(xp, xp.astype(self.counted, self.scores.dtype))
         return xp.where(number > 0, number, xp.ones_like(number))
 
     def over_negatives(self, entries: Array) -> Array:
@@ -1146,7 +1129,7 @@ class Pairs:
         if self.counted is not None:
             return self.xp.log(self.number + further)
         # Not a logarithm of the `math` module: the precision may exceed a Python float's, and lengths may be symbolic.
-        zero = self.xp.zeros(1, dtype=self.given.dtype, device=device_of(self.given))
+        zero = self.xp.zeros(1, dtype=self.scores.dtype, device=device_of(self.scores))
         return self.xp.log(zero + (self.number + further))
 
     def reduced_log_number(self, reduction: ReductionName, further: int = 0) -> Array:
