@@ -39,6 +39,7 @@ from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
 from .from_scores import Pairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
+from .objectives.base import Objective
 from .objectives.softmax import EVERY_FLAT_NCE, EVERY_INFO_NCE
 
 __all__ = [
@@ -141,7 +142,7 @@ def info_nce(
     (array(5.54361...), 5.54517...)
     """
     pairs = Pairs.of(scores, positives, mask, least=1)
-    return pairs.finish(_info_nce(pairs, reduction), reduction)
+    return pairs.finish(_below_log_number(pairs, EVERY_INFO_NCE, reduction, 1), reduction)
 
 
 @explained
@@ -486,7 +487,7 @@ def fdv(
     array(1.38528...)
     """
     pairs = Pairs.of(scores, positives, mask)
-    value = _info_nce(pairs, reduction, constant=True)
+    value = _below_log_number(pairs, EVERY_INFO_NCE, reduction, 1, constant=True)
     return pairs.finish(with_gradient_of(-pairs.loss(EVERY_FLAT_NCE, reduction), value), reduction)
 
 
@@ -1126,8 +1127,7 @@ def leave_one_out(
     xp, scores, _, mask, _ = enter_scores(scores, None, mask, None)
     check_square(scores, "; further columns have no positive")
     pairs = Pairs.of(xp.matrix_transpose(scores), None, None if mask is None else xp.matrix_transpose(mask))
-    losses = pairs.loss(EVERY_FLAT_NCE, reduction)
-    return pairs.finish(pairs.reduced_log_number(reduction) - losses, reduction)
+    return pairs.finish(_below_log_number(pairs, EVERY_FLAT_NCE, reduction), reduction)
 
 
 @explained
@@ -1381,10 +1381,13 @@ def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
     return paired + (nothing + nu) / pairs.number * anchored
 
 
-def _info_nce(pairs: Pairs, reduction: ReductionName, *, constant: bool = False) -> Array:
-    """Reduced InfoNCE bound, not yet rounded; `constant`: without a gradient."""
-    losses = pairs.loss(EVERY_INFO_NCE, reduction, constant=constant)
-    return pairs.xp.subtract(pairs.reduced_log_number(reduction, 1), losses)  # without the detour by a NumPy operator
+def _below_log_number(
+    pairs: Pairs, objective: Objective, reduction: ReductionName, further: int = 0, *, constant: bool = False
+) -> Array:
+    """Reduced logarithm of the number of negatives plus `further`, minus the losses of the rows, not yet rounded."""
+    losses = pairs.loss(objective, reduction, constant=constant)
+    # Not by an operator: a plain array as its left operand does not know a recorded one.
+    return pairs.xp.subtract(pairs.reduced_log_number(reduction, further), losses)
 
 
 def _one_number(value: Any) -> Array:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mp, mpf
 
+from ..._core.namespace import namespace_of
 from .. import oracles
 from .._package import pnce
 from ..cases import CASES, Case, sixteenths
@@ -331,6 +332,85 @@ def test_a_pair_that_cannot_happen(variant: Variant) -> None:
         assert variant.to_list(getattr(bounds, name)(scores, *options)) == -INF, name
     assert variant.to_list(diagnostics.headroom(scores)) == INF
     assert variant.to_list(bounds.dual_critic(scores))[1] == INF
+
+
+ODD_SCORES: dict[str, dict[tuple[int, int], float]] = {
+    "a positive that cannot happen": {(1, 1): -INF},
+    "negatives that cannot happen": {(1, 0): -INF, (2, 3): -INF},
+    "a row that cannot happen": dict.fromkeys(product([1], range(N)), -INF),
+    "rows that cannot happen, but for a positive": {(i, j): -INF for i in range(K) for j in range(N) if i != j},
+    "a positive of inf": {(1, 1): INF},
+    "a negative of inf": {(1, 0): INF},
+    "a row of inf": dict.fromkeys(product([1], range(N)), INF),
+    "a positive and a negative": {(0, 0): -INF, (0, 1): INF, (2, 2): INF, (2, 3): -INF},
+    "a positive of NaN": {(1, 1): NAN},
+    "a negative of NaN": {(1, 0): NAN},
+}
+"""Entries of a matrix that are not finite."""
+
+
+def log_odds(row: list[Any], i: int) -> Any:
+    """Of the others against entry i: -inf if all others are, else inf if entry i is; equal infinities cancel."""
+    others = [x for j, x in enumerate(row) if j != i]
+    if any(map(mp.isnan, row)):
+        return mpf(NAN)
+    if all(x == -INF for x in others):
+        return mpf(-INF)
+    top = max(others)
+    if INF in {top, row[i]}:
+        return mpf(0) if top == row[i] else top - row[i]
+    return mp.log(mp.fsum(map(mp.exp, others))) - row[i]
+
+
+def slopes_of_odds(row: list[Any], i: int, *, include: bool) -> list[Any] | None:
+    """Slopes of the log-odds u or, to `include` the positive, of log(1 + e^u); None where these are not finite."""
+    u = log_odds(row, i)
+    if not mp.isfinite(u) or INF in row:
+        return None
+    total = mp.fsum(mp.exp(x) for j, x in enumerate(row) if j != i)
+    return [(1 / (1 + mp.exp(-u)) if include else 1) * (-1 if j == i else mp.exp(x) / total) for j, x in enumerate(row)]
+
+
+EVERY_ROW: dict[str, tuple[Callable[..., Any], int, bool, bool]] = {
+    "info_nce": (partial(bounds.info_nce, reduction="none"), -1, True, True),
+    "fdv": (partial(bounds.fdv, reduction="none"), -1, True, False),
+    "leave_one_out": (lambda g: bounds.leave_one_out(turned(g), reduction="none"), -1, False, False),
+    "dual_critic": (bounds.dual_critic, 1, False, False),
+    "dual_critic, positive": (partial(bounds.dual_critic, include_positive=True), 1, True, True),
+}
+"""Bounds of log-odds: terms, sign, and whether value and gradient include the positive."""
+
+
+def turned(scores: Any) -> Any:
+    """Square matrix with the rows of `scores` as columns; further columns are left out."""
+    return namespace_of(scores).matrix_transpose(scores[:, :K])
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2])
+@pytest.mark.parametrize("odd", ODD_SCORES)
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_a_score_of_a_bound_that_is_not_finite_changes_its_row_alone(variant: Variant, odd: str, dtype: str) -> None:
+    """A score of -inf is no mask: the row counts, and its term is the limit of the formula."""
+    changed = ODD_SCORES[odd]
+    given = variant.floats([[changed.get((i, j), s) for j, s in enumerate(row)] for i, row in enumerate(MATRIX)], dtype)
+    for name, (function, sign, in_value, in_slope) in EVERY_ROW.items():
+        columns, close = K if name == "leave_one_out" else N, partial(assert_close, variant, scale=4.0, dtype=dtype)
+        values = variant.to_list(function(given))
+        _, (slopes,) = differentiate(lambda g, f=function: namespace_of(g).sum(f(g)), [given])
+        exact = [[mpf(x) for x in row[:columns]] for row in variant.to_list(given)]
+        for i, (row, value, found) in enumerate(zip(exact, values, variant.to_list(slopes), strict=True)):
+            with mp.workdps(oracles.DIGITS):
+                u = log_odds(row, i)
+                odds = mpf(0) if in_value and u == -INF else u + mp.log1p(mp.exp(-u)) if in_value else u
+                wanted = sign * (odds - mp.log(columns if in_value else columns - 1))
+                of_row = slopes_of_odds(row, i, include=in_slope)
+            if mp.isnan(wanted):
+                assert mp.isnan(value), (name, i)
+                continue
+            close(value, wanted, of=(name, i))
+            assert_no_nan(found)
+            if of_row is not None:
+                close(found[:columns], [sign * x for x in of_row], of=(name, i))
 
 
 # --- densities --------------------------------------------------------------------------------------------------------
