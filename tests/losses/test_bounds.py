@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce import bounds
+from portable_nce._execution.matrix import ScoreMatrix
 
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "dual": (np.linspace(-1.0, 1.0, 5),),
@@ -54,6 +56,54 @@ def test_a_bound_is_the_mean_of_its_terms(name: str, masked: str) -> None:
     np.testing.assert_allclose([total, terms], number * mean, rtol=1e-12)
     np.testing.assert_allclose(of_total, number * slopes, rtol=1e-12)
     np.testing.assert_allclose(of_terms, number * slopes, rtol=1e-12)
+
+
+OF_STATISTICS: dict[str, Any] = {
+    "info_nce": bounds.info_nce,
+    "leave_one_out": bounds.leave_one_out,
+    "fdv": bounds.fdv,
+    "dual_critic": bounds.dual_critic,
+    "headroom": pnce.diagnostics.headroom,
+}
+
+
+@pytest.mark.parametrize("name", OF_STATISTICS)
+def test_a_bound_of_row_statistics_reads_no_masks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Any) -> Any:
+        raise AssertionError("masks of pairs that nobody needs")
+
+    monkeypatch.setattr(ScoreMatrix, "sets", refused)
+    told = pnce.explain(OF_STATISTICS[name], SCORES)
+    passes = {"fdv": [1, 1], "dual_critic": [2]}.get(name, [1])  # fdv: of its gradient, and of its value
+    assert [sweep.passes for sweep in told.sweeps] == passes
+    assert {sweep.name for sweep in told.sweeps} == {"one-sided sweep of scores"}
+    info_nce, flat_nce = "info_nce, every row", "flat_nce, every row"
+    named = {"info_nce": {info_nce}, "headroom": {info_nce}, "fdv": {info_nce, flat_nce}}
+    assert {*told.objectives} == named.get(name, {flat_nce})
+
+
+def calls(function: Any, *arrays: Any) -> int:
+    """Number of calls of Python functions."""
+    found: list[str] = []
+
+    def watching(_: Any, event: str, __: Any) -> None:
+        found.append(event)
+
+    for _ in range(4):
+        function(*arrays)
+    before = sys.getprofile()
+    sys.setprofile(watching)
+    try:
+        function(*arrays)
+    finally:
+        sys.setprofile(before)
+    return found.count("call")
+
+
+def test_a_bound_takes_little_more_than_the_loss_that_it_is_up_to_a_constant() -> None:
+    scores = np.random.default_rng(0).normal(size=(128, 128))
+    loss = calls(pnce.value_and_grad(pnce.from_scores.info_nce), scores)
+    assert calls(pnce.value_and_grad(bounds.info_nce), scores) < loss + 80  # it was four times the number
 
 
 def test_an_unknown_reduction_is_refused() -> None:
