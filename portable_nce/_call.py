@@ -752,20 +752,11 @@ def _score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
 
 
 def contrast_scores(
-    scores: Array,
-    objective: AnyObjective,
-    pairing: Pairing,
-    reduction: Reduction,
-    *,
-    mask: Array | None,
-    symmetric: bool = False,
-    sharpness: Array | None = None,
+    scores: Array, objective: AnyObjective, pairing: Pairing, reduction: Reduction, **options: Any
 ) -> Array:
-    """Loss of a score matrix; all arguments but the reduction have been checked."""
+    """Loss of a score matrix, in its dtype; the options are those of `loss_of_scores`."""
     xp = namespace_of(scores)
-    loss = loss_of_scores(
-        upcast(xp, scores), objective, pairing, reduction, mask=mask, symmetric=symmetric, sharpness=sharpness
-    )
+    loss = loss_of_scores(upcast(xp, scores), objective, pairing, reduction, **options)
     return finish(xp, loss, scores.dtype, reduction.kind)
 
 
@@ -779,7 +770,7 @@ def loss_of_scores(
     symmetric: bool = False,
     sharpness: Array | None = None,
 ) -> Array:
-    """Loss of upcast scores, of shape (1,) or (N,), before it is rounded to the dtype of the caller's."""
+    """Loss of upcast scores, of shape (1,) or (N,); all arguments but the reduction have been checked."""
     check_choice("reduction", reduction.kind, REDUCTIONS)
     xp = namespace_of(scores)
     adapter_of(scores).check(scores)
