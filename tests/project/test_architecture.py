@@ -281,7 +281,7 @@ def test_a_member_of_adapters_is_described_where_it_is_declared_and_in_no_list()
 
     def lists(path: Path) -> list[set[str]]:
         found = [node for node in nodes(path) if isinstance(node, ast.Set | ast.List | ast.Tuple)]
-        texts = ({x.value for x in node.elts if isinstance(x, ast.Constant)} for node in found)
+        texts = ({str(x.value) for x in node.elts if isinstance(x, ast.Constant)} for node in found)
         return [named for some in texts if len(named := some & members) > 1]
 
     assert offenders(MATHEMATICS, lists) == {}
