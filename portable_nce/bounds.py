@@ -34,7 +34,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.namespace import common_namespace, device_of, is_array, is_number
-from ._core.numerics import safe_sqrt, softplus, sum_to_scalar, upcast
+from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
@@ -1016,8 +1016,8 @@ def smile(
     """
     clip = math.inf if clip is None else check_number("clip", clip, above=0.0)
     pairs = Pairs.of(scores, positives, mask)
-    clipped = stop_gradient(pairs.xp.clip(pairs.scores, -clip, clip))
-    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(clipped)
+    limited = clipped(pairs.xp, stop_gradient(pairs.scores), -clip, clip)
+    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(limited)
     return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs)), value))
 
 
