@@ -50,7 +50,7 @@ from .objectives import resolve as resolve_objective
 from .objectives.hard import HardNegatives
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
-from .pairings import Pairing, diagonal, half, two_views
+from .pairings import AheadOfQueue, ByIndex, Pairing, diagonal, half, two_views
 from .similarities import (
     AnySimilarity,
     Operands,
@@ -359,7 +359,8 @@ def _scale_in(xp: Namespace, parameters: dict[str, Any], options: Options, x: Ar
 
 def _sources(pairing: Pairing, scale: Any, arrays: list[Array], weights: Any, parameters: dict[str, Any]) -> list[Any]:
     """Candidates for the arrays of a sweep, in an order fixed for the kind of call; the second is the rows."""
-    return [scale, *arrays, *pairing.rows, *pairing.columns, *pairing.pairs, weights, *parameters.values()]
+    rows, columns, pairs = pairing.arrays
+    return [scale, *arrays, *rows, *columns, *pairs, weights, *parameters.values()]
 
 
 def _run_plan(plan: Plan, call: Call) -> Array:
@@ -1012,9 +1013,9 @@ def _check_pairs(args: _Arguments) -> _PairChecks:
         for array in arrays:
             common_namespace(**{args.names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
-    if not pairing.structure.by_index:
+    if not isinstance(pairing.positives, ByIndex):
         return _PairChecks(n_columns=n_sharded, sharded=across)
-    (index,) = pairing.rows
+    index = pairing.positives.index
     xp = namespace_of(index)
     if not across:
         return _PairChecks(check_indices(xp, "positives", index, n_columns, f"the rows of {args.names[1]}"))
@@ -1026,9 +1027,9 @@ def _check_pairs(args: _Arguments) -> _PairChecks:
 def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
     """Check that a pairing fits a matrix of this shape; with `across`, the shape is that of one rank's matrix."""
     (row_name, column_name), (n_rows, n_columns) = names, shape
-    if pairing.structure.views == 2 and not pairing.extra_columns:  # noqa: PLR2004  (others are stacked here)
+    if pairing.positives.views == 2 and not pairing.extra_columns:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
-    if across and (pairing.structure.separate_queue or (pairing.one_per_column and n_columns != n_rows)):
+    if across and (isinstance(pairing.positives, AheadOfQueue) or (pairing.one_per_column and n_columns != n_rows)):
         raise ValueError(
             f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; for extra "
             f"negatives, use info_nce(..., negative_keys) or moco"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, Self, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -138,44 +138,105 @@ Arrays: TypeAlias = tuple[Array, ...]
 Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 
 
-class Structure(NamedTuple):
-    """Positions of the positives, as far as they are known without evaluating the rule.
+class Positives(Record):
+    """Where the positives are: one of the kinds below.
 
-    By default, the positive of row i is column i, and all other columns are negatives. `known`: False for user rules.
-    `views`: number of rows per sample, positives of one another; with two or more, or with `own`, column i is neither
-    positive nor negative for row i. `by_index`: an array gives the columns of the positives. `separate_queue`: the
-    positives are a separate array. `absent`: no row has a positive. `elsewhere`: positives may be on another rank.
-    `by_label`: columns with the label of the row are positives. `ids`: columns with the id of the row are not
-    negatives.
+    For all but `ByRule`, the columns of the positives are known without evaluating the rule of the pairing.
     """
 
-    views: int = 1
-    own: bool = False
-    by_index: bool = False
-    separate_queue: bool = False
-    absent: bool = False
-    elsewhere: bool = False
-    by_label: bool = False
-    ids: bool = False
-    known: bool = True
+    views = 1
+    """Number of rows per sample."""
 
     @property
-    def on_diagonals(self) -> bool:
-        """Whether positives are on diagonals, and all other columns except column i of row i are negatives."""
-        return self.known and not (self.given or self.absent or self.has_labels)
+    def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
+        """Arrays of rows, of columns and of pairs, in the order in which the rule reads them."""
+        return (), (), ()
+
+    def with_arrays(self, rows: Arrays, columns: Arrays, pairs: Arrays) -> Self:
+        """Return the same kind with other arrays."""
+        del rows, columns, pairs
+        return self
+
+
+class OnDiagonals(Positives):
+    """Column i is the positive of row i, and all other columns are negatives.
+
+    With several views, the positives are the columns ``i + k N / views``, and column i is neither.
+    """
+
+    views: int
+
+
+class ByIndex(Positives):
+    """The column of each row's positive is in an array (N,), and all other columns are negatives.
+
+    `elsewhere`: an index out of range may be a positive on another rank.
+    """
+
+    index: Array
+    elsewhere: bool
 
     @property
-    def given(self) -> bool:
-        """Whether the positives are a separate operand."""
-        return self.by_index or self.separate_queue
+    def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
+        """The index, as an array of rows."""
+        return (self.index,), (), ()
+
+    def with_arrays(self, rows: Arrays, columns: Arrays, pairs: Arrays) -> Self:
+        """Return the kind with another index."""
+        del columns, pairs
+        return self._replace(index=rows[0])
+
+
+class AheadOfQueue(Positives):
+    """The first N columns are the positives; the columns after them are negatives of all rows."""
+
+
+class NoPositives(Positives):
+    """All columns are negatives."""
+
+
+class _Compared(Positives):
+    """Integers of rows (N,) and of columns (K,) are compared."""
+
+    rows: Array
+    columns: Array
 
     @property
-    def has_labels(self) -> bool:
-        """Whether labels or ids of rows and columns are compared."""
-        return self.by_label or self.ids
+    def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
+        """The integers of rows and of columns."""
+        return (self.rows,), (self.columns,), ()
+
+    def with_arrays(self, rows: Arrays, columns: Arrays, pairs: Arrays) -> Self:
+        """Return the kind with other integers."""
+        del pairs
+        return self._replace(rows=rows[0], columns=columns[0])
 
 
-UNKNOWN = Structure(known=False)
+class SameLabel(_Compared):
+    """Columns with the label of the row are positives, all others negatives; `own`: column i of row i is neither."""
+
+    own: bool
+
+
+class SameId(_Compared):
+    """Column i is the positive of row i; other columns with the id of the row are no negatives."""
+
+
+class ByRule(Positives):
+    """Only the rule knows, from its arrays of rows, of columns and of pairs."""
+
+    rows: Arrays
+    columns: Arrays
+    pairs: Arrays
+
+    @property
+    def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
+        """All arrays of the rule."""
+        return self.rows, self.columns, self.pairs
+
+    def with_arrays(self, rows: Arrays, columns: Arrays, pairs: Arrays) -> Self:
+        """Return other arrays."""
+        return self._replace(rows=rows, columns=columns, pairs=pairs)
 
 
 class Pairing(EqualByContents):
@@ -207,18 +268,16 @@ class Pairing(EqualByContents):
     """
 
     __slots__ = (
-        "columns",
         "exchangeable",
         "extra_columns",
-        "ignore_index",
         "one_per_column",
         "one_per_row",
         "outline",
         "paired",
-        "pairs",
-        "rows",
+        "positives",
         "rule",
-        "structure",
+        "valid_columns",
+        "valid_rows",
         "without_negatives",
     )
 
@@ -237,18 +296,16 @@ class Pairing(EqualByContents):
             if not isinstance(given, tuple):
                 raise TypeError(f"{name}: expected a tuple of arrays, got {type(given).__name__}; write ({name},)")
         self.rule = rule
-        self.rows = rows
-        self.columns = columns
-        self.pairs = pairs
+        self.positives: Positives = ByRule(rows, columns, pairs)
+        # At most one boolean array each: rows that have positives, and columns to include.
+        self.valid_rows: Arrays = ()
+        self.valid_columns: Arrays = ()
         self.one_per_row = check_bool("one_per_row", one_per_row)
         self.one_per_column = check_bool("one_per_column", one_per_column)
-        self.structure = UNKNOWN
-        # Whether columns beyond the rows are negatives of all rows; `structure` then describes the others.
+        # Whether columns beyond the rows are negatives of all rows; `positives` then describes the others.
         self.extra_columns = False
         # Whether the rule with exchanged arrays also describes columns against rows.
         self.exchangeable = False
-        # Label, in the first arrays of rows and columns, of those that are left out.
-        self.ignore_index: int | None = None
         # Whether all columns are positives, up to those whose weight underflows.
         self.without_negatives = False
         # Whether each row has a positive and negatives, unless a mask or flags of rows take these away.
@@ -275,8 +332,62 @@ class Pairing(EqualByContents):
             The pairing.
         """
         given: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "pairs": self.pairs, **arrays}
-        checked = Pairing(self.rule, **given)
-        return self._replace(rows=checked.rows, columns=checked.columns, pairs=checked.pairs)
+        checked = Pairing(self.rule, **given).arrays
+        for name, own, other in zip(given, self.arrays, checked, strict=False) if self.is_known else ():
+            if len(own) != len(other):
+                raise ValueError(f"{name}: expected a tuple of {len(own)} arrays for {self}, got {len(other)}")
+        return self._replace(
+            positives=self.positives.with_arrays(*checked),
+            valid_rows=checked[0][-1:] if self.valid_rows else (),
+            valid_columns=checked[1][-1:] if self.valid_columns else (),
+        )
+
+    @property
+    def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
+        """Arrays of rows, of columns and of pairs that the rule reads."""
+        rows, columns, pairs = self.positives.arrays
+        return (*rows, *self.valid_rows), (*columns, *self.valid_columns), pairs
+
+    @property
+    def rows(self) -> Arrays:
+        """Arrays of rows that the rule reads."""
+        return self.arrays[0]
+
+    @property
+    def columns(self) -> Arrays:
+        """Arrays of columns that the rule reads."""
+        return self.arrays[1]
+
+    @property
+    def pairs(self) -> Arrays:
+        """Arrays of pairs that the rule reads."""
+        return self.arrays[2]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the columns of the positives are known without evaluating the rule."""
+        return not isinstance(self.positives, ByRule)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether known positives or negatives depend on labels or ids."""
+        return isinstance(self.positives, _Compared)
+
+    @property
+    def has_flags(self) -> bool:
+        """Whether flags leave out rows or columns."""
+        return len(self.valid_rows) + len(self.valid_columns) > 0
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether row i is positive with column i, and all other columns are negatives."""
+        return isinstance(self.positives, OnDiagonals) and self.positives.views == 1 and not self.has_flags
+
+    def flags(self, n_rows: int) -> tuple[Arrays, Arrays]:
+        """Flags of rows that have positives, and of columns; ahead of a queue, the columns are those of the queue."""
+        if not isinstance(self.positives, AheadOfQueue):
+            return self.valid_rows, self.valid_columns
+        return tuple([x[:n_rows] for x in self.valid_columns]), tuple([x[n_rows:] for x in self.valid_columns])
 
     def transposed(self) -> Pairing:
         """Return the pairing of columns with rows.
@@ -286,22 +397,24 @@ class Pairing(EqualByContents):
         Pairing
             The pairing.
         """
-        made = self._replace(rows=self.columns, columns=self.rows, pairs=tuple(map(_exchanged, self.pairs)))
-        made.one_per_row, made.one_per_column = self.one_per_column, self.one_per_row
+        columns, rows, pairs = self.arrays
+        pairs = tuple(map(_exchanged, pairs))
+        fields: dict[str, Any] = {"one_per_row": self.one_per_column, "one_per_column": self.one_per_row}
         if self.exchangeable:
-            return made
+            fields |= {"valid_rows": self.valid_columns, "valid_columns": self.valid_rows}
+            return self._replace(positives=self.positives.with_arrays(rows, columns, pairs), **fields)
         rule = self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule)
-        return made._replace(rule=rule, **_UNSTRUCTURED)
-
-    def live(self) -> tuple[Array, Array] | None:
-        """Rows (N,) and columns (K,) whose label is not ignored, as boolean arrays; None if no label is."""
-        if self.ignore_index is None:
-            return None
-        return _other_than(self.rows[0], self.ignore_index), _other_than(self.columns[0], self.ignore_index)
+        return self._replace(rule=rule, positives=ByRule(rows, columns, pairs), **fields, **_DERIVED)
 
 
-_UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "extra_columns": False, "paired": False, "outline": None}
-"""Fields of a pairing with a derived rule."""
+_DERIVED: dict[str, Any] = {
+    "valid_rows": (),
+    "valid_columns": (),
+    "extra_columns": False,
+    "paired": False,
+    "outline": None,
+}
+"""Fields of a pairing with a derived rule, which alone knows the positives."""
 
 
 class _RuleOf(Record):
@@ -449,7 +562,7 @@ def queue(valid: AnyArray | None = None) -> Pairing:
         return _QUEUE
     xp, (valid,) = common_namespace(valid=valid)
     check_mask(xp, "valid", valid, shape_of("valid", valid, "(K)"))
-    return _QUEUE._replace(rule=_VALID_QUEUE, columns=(valid,))
+    return _QUEUE._replace(rule=_VALID_QUEUE, valid_columns=(valid,))
 
 
 @explained
@@ -474,7 +587,7 @@ def two_views() -> Pairing:
 
 def several_views(number: int) -> Pairing:
     """Rows are `number` stacked views of a batch: i is positive with ``i + k N / number``."""
-    return Pairing(_Views(number))._replace(structure=Structure(number, own=True), paired=True)
+    return Pairing(_Views(number))._replace(positives=OnDiagonals(number), paired=True)
 
 
 @explained
@@ -510,7 +623,12 @@ def index(positives: AnyArray, /) -> Pairing:
     """
     xp, (positives,) = common_namespace(positives=positives)
     positives = indices_of(xp, "positives", positives, shape_of("positives", positives, "(N)"))
-    return Pairing(_index_rule, rows=(positives,), one_per_row=True)._replace(structure=Structure(by_index=True))
+    return indexed(positives)
+
+
+def indexed(positives: Array, *, elsewhere: bool = False) -> Pairing:
+    """Pairing of checked indices; `elsewhere`: positives may be on another rank, at an index out of range."""
+    return Pairing(_index_rule, one_per_row=True)._replace(positives=ByIndex(positives, elsewhere))
 
 
 @explained
@@ -548,11 +666,9 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None, *, ignore_index: 
     >>> round(float(pnce.contrast(x, objective="info_nce", pairing=same_class)), 6)
     1.098612
     """
-    rule, structure = _labels_rule, Structure(by_label=True)
-    if columns is None:
-        rule, structure = _OWN_LABELS, structure._replace(own=True)
-    rows, columns = _checked_labels(rows, columns)
-    made = Pairing(rule, rows=(rows,), columns=(columns,))._replace(structure=structure, exchangeable=True)
+    own = columns is None
+    positives = SameLabel(*_checked_labels(rows, columns), own)
+    made = Pairing(_OWN_LABELS if own else _labels_rule)._replace(positives=positives, exchangeable=True)
     return _without_label(made, ignore_index)
 
 
@@ -578,8 +694,8 @@ def _without_label(pairing: Pairing, ignore_index: Any) -> Pairing:
     number = as_integer(ignore_index)
     if number is None:
         raise TypeError(f"ignore_index: expected an integer or None, got {type(ignore_index).__name__}")
-    made = pairing._replace(rule=_Among(pairing.rule, _HaveOtherLabel(number)), structure=UNKNOWN)
-    return made._replace(ignore_index=number)
+    rule = _Among(pairing.rule, _HaveOtherLabel(number))
+    return pairing._replace(rule=rule, positives=ByRule(pairing.rows, pairing.columns, ()))
 
 
 def _other_than(labels: Array, number: int) -> Array:
@@ -594,7 +710,8 @@ def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
 
     An optional boolean array (N + K,) marks the columns to include; the views' entries are True.
     """
-    return pairing._replace(rule=_WithNegatives(pairing.rule), columns=valid, one_per_column=False, extra_columns=True)
+    fields: dict[str, Any] = {"valid_columns": valid, "one_per_column": False, "extra_columns": True}
+    return pairing._replace(rule=_WithNegatives(pairing.rule), **fields)
 
 
 def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...], *, weighted: bool = True) -> Pairing:
@@ -652,9 +769,9 @@ def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(users, items, objective="info_nce", pairing=bought)), 6)
     0.392656
     """
-    rows, columns = _checked_labels(rows, columns)
-    made = Pairing(_ids_rule, rows=(rows,), columns=(columns,), one_per_row=True, one_per_column=True)
-    return made._replace(structure=Structure(ids=True), exchangeable=True)
+    positives = SameId(*_checked_labels(rows, columns))
+    made = Pairing(_ids_rule, one_per_row=True, one_per_column=True)
+    return made._replace(positives=positives, exchangeable=True)
 
 
 @explained
@@ -788,7 +905,8 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     check_floating(xp, weights=weights)
     shape_of("weights", weights, "(N, K)")
     pairs = (stop_gradient(weights), *pairing.pairs)
-    return pairing._replace(rule=_WeightedRule(pairing.rule), pairs=pairs, **_UNSTRUCTURED)
+    positives = ByRule(pairing.rows, pairing.columns, pairs)
+    return pairing._replace(rule=_WeightedRule(pairing.rule), positives=positives, **_DERIVED)
 
 
 @explained
@@ -1210,7 +1328,7 @@ class _WithNegatives(_RuleOf):
 
 def candidates() -> Pairing:
     """All columns are negatives."""
-    return Pairing(_candidates_rule)._replace(structure=Structure(absent=True))
+    return Pairing(_candidates_rule)._replace(positives=NoPositives())
 
 
 def _candidates_rule(tile: Tile) -> tuple[Array, Array]:
@@ -1220,7 +1338,7 @@ def _candidates_rule(tile: Tile) -> tuple[Array, Array]:
 
 def for_marked_rows(pairing: Pairing, marked: Array) -> Pairing:
     """Diagonal or two-view pairing, restricted to the rows that a boolean array (N,) marks."""
-    return pairing._replace(rule=_Among(pairing.rule, _marked_rows), rows=(marked,), exchangeable=False)
+    return pairing._replace(rule=_Among(pairing.rule, _marked_rows), valid_rows=(marked,), exchangeable=False)
 
 
 def _index_rule(tile: Tile) -> tuple[Array, Array]:
@@ -1372,7 +1490,7 @@ _OWN_LABELS, _VALID_LABELS = _Among(_labels_rule, _off_diagonal), _Among(_labels
 _OWN_OVERLAP, _OTHERS = _Among(_overlap_rule, _off_diagonal), _Among(_everything, _off_diagonal)
 
 _DIAGONAL = Pairing(_diagonal_rule, one_per_row=True, one_per_column=True)._replace(
-    structure=Structure(), exchangeable=True, paired=True
+    positives=OnDiagonals(1), exchangeable=True, paired=True
 )
-_QUEUE = _DIAGONAL._replace(rule=_queue_rule, structure=Structure(separate_queue=True), exchangeable=False)
-_TWO_VIEWS = _QUEUE._replace(rule=_Views(2), structure=Structure(2, own=True))
+_QUEUE = _DIAGONAL._replace(rule=_queue_rule, positives=AheadOfQueue(), exchangeable=False)
+_TWO_VIEWS = _QUEUE._replace(rule=_Views(2), positives=OnDiagonals(2))

@@ -390,6 +390,81 @@ def test_a_pairing_transposed_is_that_of_the_transposed_matrix(name: str) -> Non
     assert pairing.with_arrays(rows=pairing.rows, columns=pairing.columns, pairs=pairing.pairs) == pairing
 
 
+FURTHER: dict[str, Pairing] = {
+    "three views": pairings.several_views(3),
+    "no positives": pairings.candidates(),
+    "marked rows": pairings.for_marked_rows(pairings.diagonal(), np.arange(SIZE) % 2 == 0),
+    "views and columns": pairings.with_negatives(pairings.two_views(), np.arange(SIZE + 3) != SIZE + 1),
+}
+KNOWN = {name: pairing for name, pairing in {**PAIRINGS, **FURTHER}.items() if pairing.is_known}
+
+
+def of_kind(pairing: Pairing, n_columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Give positives and negatives by the kind of a pairing of six rows, its flags and extra columns."""
+    kind = pairing.positives
+    i, j = np.indices((SIZE, n_columns))
+    own, included = i == j, np.ones((SIZE, n_columns), dtype=bool)
+    match kind:
+        case pairings.NoPositives():
+            positives, negatives = ~included, included
+        case pairings.ByIndex():
+            positives = kind.index[:, None] == j
+            negatives = ~positives
+        case pairings.AheadOfQueue():
+            positives, negatives = own, j >= SIZE
+        case pairings.SameId():
+            positives, negatives = own, ~own & (kind.rows[:, None] != kind.columns)
+        case pairings.SameLabel():
+            positives = (kind.rows[:, None] == kind.columns) & ~(own & kind.own)
+            negatives = kind.rows[:, None] != kind.columns
+        case _ if kind.views == 1:
+            positives, negatives = own, ~own
+        case _:
+            positives = ((i - j) % (SIZE // kind.views) == 0) & ~own & (j < SIZE)
+            negatives = ~positives & ~own
+    for flags in pairing.valid_rows:
+        included = included & flags[:, None]
+    for flags in pairing.valid_columns:
+        included = included & flags
+    return positives & included, negatives & included
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_kind_of_a_pairing_says_what_its_rule_says(name: str) -> None:
+    pairing = KNOWN[name]
+    n_columns = SIZE + 3 * (pairing.extra_columns or name == "queue")
+    tile = pairings.Tile(
+        np.arange(SIZE)[:, None],
+        np.arange(n_columns)[None, :],
+        SIZE,
+        n_columns,
+        tuple(x[:, None] for x in pairing.rows),
+        tuple(x[None, :] for x in pairing.columns),
+        pairing.pairs,
+        np.float64,
+    )
+    for found, wanted in zip(pairings.split(pairing.rule, tile)[:2], of_kind(pairing, n_columns), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_arrays_of_a_known_pairing_keep_their_names(name: str) -> None:
+    pairing = KNOWN[name]
+    changed = pairing.with_arrays(
+        rows=tuple(x[::-1] for x in pairing.rows), columns=tuple(x[::-1] for x in pairing.columns)
+    )
+    for part in ("valid_rows", "valid_columns"):
+        for found, own in zip(getattr(changed, part), getattr(pairing, part), strict=True):
+            np.testing.assert_array_equal(found, own[::-1])
+    assert type(changed.positives) is type(pairing.positives)
+    for found, own in zip(changed.positives.arrays, pairing.positives.arrays, strict=True):
+        np.testing.assert_array_equal(found, [x[::-1] for x in own])
+    for part in ("rows", "columns", "pairs"):
+        own = getattr(pairing, part)
+        with pytest.raises(ValueError, match=f"{part}: expected a tuple of {len(own)} arrays for <pairing"):
+            pairing.with_arrays(**{part: (*own, KINDS)})
+
+
 def test_pairings_are_equal_if_rule_and_flags_are() -> None:
     first, second = (
         [

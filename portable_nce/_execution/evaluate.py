@@ -19,7 +19,7 @@ from ..objectives.hard import HardNegatives
 from ..objectives.relic import DIVERGENCE, Relic, divergence
 from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
-from ..pairings import Pairing, SmoothedRule, diagonal
+from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
 from .inputs import Arrays
@@ -209,11 +209,11 @@ def _two_sided(objective: Objective, matrix: ScoreMatrix, reduction: Reduction, 
 
 def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
     """Whether each row has one positive, whose score can be computed before the sweep."""
-    structure = matrix.pairing.structure
+    pairing = matrix.pairing
     return (
-        (structure.on_diagonals or structure.separate_queue)
-        and matrix.pairing.one_per_row
-        and len(matrix.pairing.rows) == len(matrix.pairing.columns) == 0
+        isinstance(pairing.positives, (OnDiagonals, AheadOfQueue))
+        and pairing.one_per_row
+        and not pairing.has_flags
         and matrix.by_products(SoftmaxPlan(objective.inner), (), {}) is not None
     )
 
@@ -245,7 +245,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     matrix = matrix.with_operands()
     rows, columns = matrix.rows[0], matrix.columns[0]
     xp = namespace_of(rows, columns)
-    diagonals = diagonals_of(matrix.pairing.structure, rows.shape[0], matrix.n_own_columns)
+    diagonals = diagonals_of(matrix.pairing.positives, rows.shape[0], matrix.n_own_columns)
     (positives,) = matrix.partners or partners(xp, diagonals, columns, rows.shape[0])
     scores = xp.sum(rows * positives, axis=1)
     scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)

@@ -22,7 +22,7 @@ from .._core.numerics import LARGEST_SQUARE, continued, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
-from ..pairings import Pairing
+from ..pairings import AheadOfQueue, ByIndex, Pairing
 from ..similarities import number_of_flags, numbers_of_columns, with_numbers
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
@@ -182,7 +182,7 @@ def all_count(matrix: ScoreMatrix, weights: Array | None, *, both_ways: bool) ->
     """Whether all rows and columns are known to count, or to be finite; `both_ways`: columns are rows, too."""
     both_ways = both_ways or _is_square(matrix)
     if are_paired(matrix.pairing, matrix.mask, both_ways=both_ways):
-        as_columns = both_ways and matrix.pairing.structure.known
+        as_columns = both_ways and matrix.pairing.is_known
         if weights is None or as_columns or entry_at_hand(weights != 0, all_entries):
             return True
     return _are_finite(matrix)
@@ -190,11 +190,7 @@ def all_count(matrix: ScoreMatrix, weights: Array | None, *, both_ways: bool) ->
 
 def are_paired(pairing: Pairing, mask: Array | None, *, both_ways: bool) -> bool:
     """Whether all rows have a positive or, `both_ways`, are negatives of others, and rows use all columns."""
-    structure = pairing.structure
-    if mask is not None:
-        return False
-    no_flags = len(pairing.rows) + len(pairing.columns) == 0 or not structure.known
-    return (structure.known and both_ways) or (pairing.paired and no_flags)
+    return mask is None and ((both_ways and pairing.is_known) or (pairing.paired and not pairing.has_flags))
 
 
 def _is_square(matrix: ScoreMatrix) -> bool:
@@ -220,9 +216,9 @@ def _is_small(x: Array) -> bool:
 def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     """Rows whose loss is not constant and has a weight, and columns that these rows use."""
     counted = counted_by(weights)
-    structure, pairing = matrix.pairing.structure, matrix.pairing
-    if matrix.mask is None and (structure.known or pairing.paired) and not structure.has_labels:
-        return _by_structure(matrix, needs, counted)
+    pairing = matrix.pairing
+    if matrix.mask is None and (pairing.is_known or pairing.paired) and not pairing.has_labels:
+        return _of_kind(matrix, needs, counted)
     if pairing.outline is not None:
         matrix = matrix._replace(pairing=pairing._replace(rule=pairing.outline))
     rule, inputs = matrix.pair_rule()
@@ -247,19 +243,16 @@ def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     return Live(of_rows, of_columns)
 
 
-def _by_structure(matrix: ScoreMatrix, needs: Needs, counted: Array | None) -> Live:
+def _of_kind(matrix: ScoreMatrix, needs: Needs, counted: Array | None) -> Live:
     """Rows and columns that count without a mask; all columns are used, unless flags of the columns leave some out."""
-    pairing, structure, n_rows = matrix.pairing, matrix.pairing.structure, matrix.shape[0]
-    present = pairing.rows[0] if structure.known and pairing.rows else None  # else the arrays are no flags
-    valid = pairing.columns[0] if structure.known and pairing.columns else None
-    if structure.by_index and present is not None:
+    pairing, positives, n_rows = matrix.pairing, matrix.pairing.positives, matrix.shape[0]
+    present, valid = (x[0] if x else None for x in pairing.flags(n_rows))
+    if isinstance(positives, ByIndex) and not positives.elsewhere:
         n_columns = matrix.shape[1] if matrix.shard is None else matrix.shard.shape[1]
-        inside = namespace_of(present).logical_and(present >= 0, present < n_columns)
-        present = None if structure.elsewhere else inside
-    if structure.separate_queue and valid is not None:
-        present, valid = valid[:n_rows], valid[n_rows:]
+        present = namespace_of(positives.index).logical_and(positives.index >= 0, positives.index < n_columns)
     rows = counted_by(None, counted, present) if needs.positive else counted
-    if structure.separate_queue and not matrix.partners and (rows is not None or valid is not None):
+    ahead = isinstance(positives, AheadOfQueue) and not matrix.partners
+    if ahead and (rows is not None or valid is not None):
         n_further = matrix.shape[1] - n_rows
         rows, valid = (_or_all(x, n, matrix.rows[0]) for x, n in ((rows, n_rows), (valid, n_further)))
         valid = namespace_of(rows).concat([rows, valid])

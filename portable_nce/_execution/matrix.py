@@ -21,11 +21,11 @@ from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_number, namespace_of, on_accelerator
 from .._core.notes import note
 from .._core.numerics import continued, entries_at, in_range, normalize, upcast
-from .._core.protocol import Array, Namespace
+from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
-from ..pairings import Pairing, Structure
+from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .families import PairsPlan, Plan, SoftmaxPlan
@@ -34,7 +34,7 @@ from .layouts import Layout
 from .operands import SourceDtypes, operands_of
 from .products import absence
 from .replay import replayed
-from .sets import Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
+from .sets import NO_DIAGONALS, Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
 from .two_sided import square_sweep
@@ -151,8 +151,7 @@ class ScoreMatrix(NamedTuple):
     @property
     def lacks_columns(self) -> bool:
         """Whether rows lie beyond the last column of a diagonal of positives: the transpose of a wide matrix."""
-        structure = self.pairing.structure
-        diagonal = structure.on_diagonals or structure.ids
+        diagonal = isinstance(self.pairing.positives, (OnDiagonals, SameId))
         return diagonal and self.n_own_columns is None and self.shape[0] > self.shape[1]
 
     def with_operands(self) -> ScoreMatrix:
@@ -236,9 +235,7 @@ class ScoreMatrix(NamedTuple):
 
     def on_diagonal(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """Sweep over computed scores with positives on the diagonal and no mask; None for other matrices."""
-        pairing = self.pairing
-        plain = pairing.structure == Structure() and len(pairing.rows) + len(pairing.columns) == 0
-        if not (plain and self.mask is None and self.shard is None) or self.lacks_columns:
+        if not (self.pairing.is_diagonal and self.mask is None and self.shard is None) or self.lacks_columns:
             return None
         if not (len(self.columns) == 0 and isinstance(plan, SoftmaxPlan) and is_positive(self.shape[1] - 1)):
             return None
@@ -249,38 +246,25 @@ class ScoreMatrix(NamedTuple):
         """Sweep over inner products without masks; None if plan, similarity or pairing does not allow it."""
         if self._obstacle(plan) is not None:
             return None
-        structure = self.pairing.structure
-        if structure.has_labels:
-            by_classes = self._by_classes(plan, by_row, options)
-            if by_classes is not None or not structure.ids:
+        positives, n_rows = self.pairing.positives, self.rows[0].shape[0]
+        if isinstance(positives, (SameLabel, SameId)):
+            by_classes = self._by_classes(positives, plan, by_row, options)
+            if by_classes is not None or isinstance(positives, SameLabel):
                 return by_classes
-        rows, columns, partners = self.rows, self.columns, self.partners
-        xp, n_rows = namespace_of(rows[0]), rows[0].shape[0]
-        diagonals = diagonals_of(structure, n_rows, self.n_own_columns)
-        if diagonals.separate_queue and not partners:
-            partners, columns = (columns[0][:n_rows, ...],), tuple([x[n_rows:, ...] for x in columns])
-        if not is_positive(diagonals.negatives(columns[0].shape[0])):
+        present, valid = self.pairing.flags(n_rows)
+        inputs = Inputs(self.rows, self.columns, self.partners, by_row=by_row, present=present)
+        if isinstance(positives, SameId):
+            inputs = inputs._replace(row_labels=(positives.rows,), column_labels=(positives.columns,))
+        elif isinstance(positives, ByIndex):
+            inputs = inputs._replace(**self._indexed(positives.index))
+        elif isinstance(positives, AheadOfQueue) and not self.partners:
+            first, further = self.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in self.columns])
+            inputs = inputs._replace(partners=(first,), columns=further)
+        diagonals = NO_DIAGONALS if inputs.partners else diagonals_of(positives, n_rows, self.n_own_columns)
+        if not is_positive(diagonals.negatives(inputs)):
             return None
-        row_labels, column_labels = self.pairing.rows, self.pairing.columns
-        index: Arrays = ()
-        present = row_labels[0] if row_labels and not structure.ids else None
-        valid = column_labels[0] if column_labels and not structure.ids else None
-        if valid is not None and diagonals.separate_queue:
-            present, valid = valid[:n_rows], valid[n_rows:]
-        if diagonals.by_index:
-            present, partners, index = self._indexed(xp, columns[0])
-        inputs = Inputs(
-            rows=rows,
-            columns=columns,
-            partners=partners,
-            by_row=by_row,
-            targets=index,
-            present=() if present is None else (present,),
-            added=() if valid is None else (absence(valid, columns[0]),),
-            row_labels=row_labels if structure.ids else (),
-            column_labels=column_labels if structure.ids else (),
-        )
-        sizes = self._sizes(one_sided, far=on_accelerator(rows[0]))
+        inputs = inputs._replace(added=tuple([absence(x, inputs.columns[0]) for x in valid]))
+        sizes = self._sizes(one_sided, far=on_accelerator(self.rows[0]))
         return self._sweep_of(Layout(plan, diagonals, sizes, **options), inputs, _KNOWN)
 
     def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
@@ -315,11 +299,11 @@ class ScoreMatrix(NamedTuple):
 
     def _obstacle(self, plan: Plan) -> str | None:
         """Why a sweep over inner products without masks is impossible; None if it is possible."""
-        pairing, structure = self.pairing, self.pairing.structure
+        pairing, positives = self.pairing, self.pairing.positives
         obstacles = {
             "the scores are given": len(self.columns) == 0,
             "a mask is given": self.mask is not None,
-            "the pairing gives positives by a rule for each pair": not structure.known,
+            "the pairing gives positives by a rule for each pair": not pairing.is_known,
             "the similarity is no inner product": not self.similarity.inner_product,
             "there are fewer columns than rows": self.lacks_columns,
         }
@@ -327,19 +311,17 @@ class ScoreMatrix(NamedTuple):
             obstacles |= {
                 "negatives add nothing": plan.terms[1] is None,
                 "the number of negatives of a row is not known": len(pairing.columns) > 0,  # ids as well
-                "a row has several positives in a sum over pairs": structure.views > 1 and not pairing.one_per_row,
-                "the mean is over pairs": structure.absent and plan.divide_by != "rows",
-                "a row may have no positive": structure.by_index and not self.indices_checked,
+                "a row has several positives in a sum over pairs": positives.views > 1 and not pairing.one_per_row,
+                "the mean is over pairs": isinstance(positives, NoPositives) and plan.divide_by != "rows",
+                "a row may have no positive": isinstance(positives, ByIndex) and not self.indices_checked,
             }
         else:
-            obstacles["no row has a positive"] = structure.absent
+            obstacles["no row has a positive"] = isinstance(positives, NoPositives)
         return next((reason for reason, holds in obstacles.items() if holds), None)
 
-    def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
-        """Rows that have a positive (None: all), the positives, and their columns."""
-        (index,) = self.pairing.rows
-        present = None
-        valid_index = index
+    def _indexed(self, index: Array) -> dict[str, Arrays]:
+        """Groups of `Inputs` for positives by index."""
+        xp, columns, present, valid_index = namespace_of(self.rows[0]), self.columns[0], None, index
         if not self.indices_checked:
             present = xp.logical_and(index >= 0, index < columns.shape[0])
             valid_index = xp.where(present, index, xp.zeros_like(index))
@@ -347,19 +329,23 @@ class ScoreMatrix(NamedTuple):
             positions = xp.astype(xp.argsort(self.shard.columns), index.dtype)
             valid_index = xp.take(positions, valid_index, axis=0)
             index = valid_index if present is None else xp.where(present, valid_index, -xp.ones_like(valid_index))
-        return present, (xp.take(columns, valid_index, axis=0),), (index,)
+        partners = (xp.take(columns, valid_index, axis=0),)
+        return {"partners": partners, "targets": (index,), "present": () if present is None else (present,)}
 
-    def _by_classes(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
+    def _by_classes(
+        self, positives: SameLabel | SameId, plan: Plan, by_row: Arrays, options: dict[str, Any]
+    ) -> Prepared | None:
         """Sweep over rows and columns sorted by label; None if labels cannot be read or classes are too large.
 
         Blocks and tiles end at class boundaries, so that all positives of block k are in tile k.
         """
-        (row_labels,), (column_labels,) = self.pairing.rows, self.pairing.columns
+        row_labels, column_labels = positives.rows, positives.columns
         n_rows, n_columns = self.shape
         adapter = adapter_of(row_labels)
         if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
             return None
-        own, ids = self.pairing.structure.own, self.pairing.structure.ids
+        ids = isinstance(positives, SameId)
+        own = not ids and positives.own
         if (self.shard is not None and (own or ids)) or (ids and n_rows != n_columns):
             return None  # rows and columns are sorted differently: self pairs are not on the diagonal
         xp = namespace_of(row_labels)
@@ -402,20 +388,20 @@ class ScoreMatrix(NamedTuple):
         sets, inputs = self.pair_rule(*others)
         sizes = self._sizes(masked, far=on_accelerator(self.rows[0]), **self.channel.held(self.rows, self.columns))
         reason = self._obstacle(plan) or "no row has a negative"
-        if self.pairing.structure.has_labels and self._obstacle(plan) is None:
+        if self.pairing.has_labels and self._obstacle(plan) is None:
             reason = "labels are not sorted: the matrix is small, classes are large or values cannot be read"
         layout = Layout(plan, sets, sizes, **options)
         return self._sweep_of(layout, inputs._replace(by_row=by_row), reason, *others)
 
     def pair_rule(self, *others: ScoreMatrix) -> tuple[PairRule, Inputs]:
         """Rule that gives the pairs, and its inputs with the operands of this and other matrices."""
-        matrices = [self, *others]
+        matrices, (row_labels, column_labels, pairs) = [self, *others], self.pairing.arrays
         inputs = Inputs(
             rows=tuple(x for one in matrices for x in one.rows),
             columns=tuple(x for one in matrices for x in one.columns),
-            row_labels=self.pairing.rows,
-            column_labels=self.pairing.columns,
-            pairs=self.pairing.pairs,
+            row_labels=row_labels,
+            column_labels=column_labels,
+            pairs=pairs,
             mask=() if self.mask is None else (self.mask,),
             row_numbers=() if self.shard is None else (self.shard.rows,),
             column_numbers=() if self.shard is None else (self.shard.columns,),
@@ -433,7 +419,7 @@ class ScoreMatrix(NamedTuple):
             n_own_columns = n_columns if self.shard is None else self.shard.n_own_columns
             fits = fits and n_rows == n_own_columns and is_positive(n_columns - 1)
         else:
-            fits = self.pairing.structure.views > 1 and len(self.pairing.rows) == 0
+            fits = self.pairing.positives.views > 1 and not self.pairing.has_flags
             fits = fits and self.mask is None and self.similarity.inner_product
             fits = fits and self.self_contrast and self.similarity.symmetric
             fits = fits and adapter_of(self.rows[0]).mode == "eager"
@@ -442,7 +428,7 @@ class ScoreMatrix(NamedTuple):
             return None
         shared = self.shards is not None
         sizes = self._sizes(two_sided, far=on_accelerator(self.rows[0]), symmetric=not symmetric, shared=shared)
-        diagonals = diagonals_of(self.pairing.structure, n_rows, self.n_own_columns)
+        diagonals = diagonals_of(self.pairing.positives, n_rows, self.n_own_columns)
         layout = Layout(plan, diagonals, sizes, mean=mean, shards=self.shards, self_contrast=not symmetric)
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
@@ -500,8 +486,7 @@ class ScoreMatrix(NamedTuple):
 
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
     """Whether rows and columns of a symmetric loss can share tiles."""
-    plain = pairing.structure == Structure() and len(pairing.rows) == 0
-    return plain and similarity.inner_product and mask is None
+    return pairing.is_diagonal and similarity.inner_product and mask is None
 
 
 def _without_empty_tiles(

@@ -17,6 +17,7 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
 from ..objectives.hard import HardNegatives
+from ..pairings import ByIndex, ByRule
 from .layouts import Layout
 from .matrix import Passes, as_arrays
 from .replay import MOST, Replayed
@@ -97,13 +98,13 @@ def kind_of(call: Any) -> Hashable | None:
 
 def _kind(call: Any) -> tuple[Any, ...] | None:
     objective, pairing, options = call.objective, call.pairing, call.options
-    structure, is_objective = pairing.structure, isinstance(objective, (Objective, Pairwise, HardNegatives))
+    positives, is_objective = pairing.positives, isinstance(objective, (Objective, Pairwise, HardNegatives))
     embeddings: list[Any] = [*call.embeddings.values()]
     arrays = [x[0] if isinstance(x, tuple) else x for x in embeddings]
     adapter = adapter_of(arrays[0])
     if adapter.mode != "eager" or listens():
         return None  # first: torch.compile cannot read the `__qualname__` of some objectives
-    if not structure.known or structure.by_index or not (is_objective or _is_lasting(objective)):
+    if isinstance(positives, (ByRule, ByIndex)) or not (is_objective or _is_lasting(objective)):
         return None  # the range check of indices depends on their entries
     numbers: list[Any] = []
     others = [] if options.weights is None else [options.weights]
@@ -113,10 +114,11 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
         elif x is not None:
             others.append(x)
     recorded = [hasattr(x, "__recorded__") for x in (*arrays, *others)]
-    sortable = structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0])
+    sortable = pairing.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0])
     if sortable or (any(recorded) and not all(recorded)):
         return None  # blocks of sorted labels depend on entries; mixed plain and recorded arrays must be lifted
-    every = [*arrays, *pairing.rows, *pairing.columns, *pairing.pairs, *others]
+    rows, columns, pairs = pairing.arrays
+    every = [*arrays, *rows, *columns, *pairs, *others]
     level = max([getattr(x, "level", 0) for x in every])  # kinds have relative levels: each tape has a new one
     same = [id(x) for x in every]
     static = (
@@ -132,11 +134,11 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
         adapter,
         *[_array_kind(x, level) for x in every],
         *map(same.index, same),  # which arrays are identical
-        *(len(arrays), len(pairing.rows), len(pairing.columns), len(pairing.pairs), options.weights is None),
+        *(len(arrays), len(rows), len(columns), len(pairs), options.weights is None),
         objective,
         *(
             pairing.rule,
-            structure,
+            type(positives),  # the rule has the other fields
             pairing.extra_columns,
             pairing.exchangeable,
             pairing.one_per_row,

@@ -14,7 +14,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Members, Rule, Structure, Tile, split, undefined_rows
+from ..pairings import Members, NoPositives, Positives, Rule, Tile, split, undefined_rows
 from .inputs import Inputs
 from .row_losses import Exclude
 from .tiling import Bounds
@@ -23,34 +23,23 @@ from .tiling import Bounds
 class Diagonals(NamedTuple):
     """Cyclic diagonals of positives: those of row i are in columns ``i + distance`` modulo the number of columns.
 
-    All other columns are negatives. Variants:
-
-    `self_pairs`: column i is row i itself, not a negative. `by_index`: an array gives the column of each positive.
-    `separate_queue`: the positives are another array, and all columns are negatives. `ids`: columns with the id of the
-    row are not negatives. No distances: rows have no positive. `n_own_columns`: the diagonals are confined to the first
-    columns (the shard of a rank, or a matrix with extra columns).
+    All other columns are negatives, but for those that `Inputs` exclude: the columns in `targets`, and columns whose
+    label is that of the row. `self_pairs`: column i is row i itself, not a negative. `n_own_columns`: the diagonals are
+    confined to the first columns (the shard of a rank, or a matrix with extra columns). No distances: the positives are
+    the partners in `Inputs`, or there are none.
     """
 
     distances: tuple[int, ...] = (0,)
     self_pairs: bool = False
-    by_index: bool = False
-    separate_queue: bool = False
-    ids: bool = False
     n_own_columns: int | None = None
 
-    @property
-    def given(self) -> bool:
-        """Whether the positives are a separate operand."""
-        return self.by_index or self.separate_queue
+    def negatives(self, inputs: Inputs) -> int:
+        """Number of negatives of a row, with those that labels exclude."""
+        return inputs.shape[1] - int(self.self_pairs) - len(self.distances) - len(inputs.targets)
 
-    @property
-    def in_tiles(self) -> bool:
-        """Whether positives are entries of the tiles, whose other entries are negatives or self-pairs."""
-        return not (self.given or self.ids) and len(self.distances) > 0
 
-    def negatives(self, n_columns: int) -> int:
-        """Number of negatives of a row among `n_columns`."""
-        return n_columns - int(self.self_pairs) - (0 if self.separate_queue else len(self.distances))
+NO_DIAGONALS = Diagonals(())
+"""All columns are negatives."""
 
 
 class SortedClasses(NamedTuple):
@@ -87,14 +76,13 @@ class TilePosition(NamedTuple):
     n_columns: int
 
 
-def diagonals_of(structure: Structure, n_rows: int, n_own_columns: int | None = None) -> Diagonals:
-    if structure.absent or structure.given:
-        return Diagonals(
-            () if structure.absent else (0,), by_index=structure.by_index, separate_queue=structure.separate_queue
-        )
-    views = structure.views
+def diagonals_of(positives: Positives, n_rows: int, n_own_columns: int | None = None) -> Diagonals:
+    """Diagonals of positives that are columns."""
+    if isinstance(positives, NoPositives):
+        return NO_DIAGONALS
+    views = positives.views
     distances = tuple(k * (n_rows // views) for k in range(1, views)) or (0,)
-    return Diagonals(distances, self_pairs=views > 1, ids=structure.ids, n_own_columns=n_own_columns)
+    return Diagonals(distances, self_pairs=views > 1, n_own_columns=n_own_columns)
 
 
 def partners(xp: Namespace, diagonals: Diagonals, columns: Array, n_rows: int) -> tuple[Array, ...]:
@@ -183,9 +171,9 @@ class DiagonalSets(NamedTuple):
             if self.ids:
                 same = block.row_labels[0][:, None] == self.ids[k][None, :]
                 x = namespace_of(x).where(same, value, x)
-            if diagonals.by_index:
+            if block.targets:
                 return adapter_of(x).fill_columns(x, block.targets[0] - tile.low, value)
-            for distance in () if diagonals.separate_queue else diagonals.distances:
+            for distance in diagonals.distances:
                 x = put_diagonal(x, distance, value, tile)
             return put_diagonal(x, 0, value, tile) if diagonals.self_pairs else x
 

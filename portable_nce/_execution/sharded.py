@@ -57,7 +57,7 @@ def sharded_matrix(
     similarity = with_numbers(similarity, lambda numbers: _gather_columns(shards, numbers, n, n_extra))
     columns = _gather_columns(shards, y, n, n_extra, sent_as=sent_as[1])
     xp = namespace_of(columns)
-    views = pairing.structure.views
+    views = pairing.positives.views
     shard = _shard(xp, shards, x, (views, views * joined), n_extra)
     own_pairing = pairing.with_arrays(
         rows=tuple(map(widened, pairing.rows)),

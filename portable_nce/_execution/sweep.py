@@ -170,6 +170,7 @@ class _Sweep:
         n_rows, n_columns = inputs.shape
         self.tiling = layout.sizes.of(n_rows, n_columns)
         self.diagonals: s.Diagonals | None = None
+        self.apart = len(inputs.partners) > 0  # the positives are an operand of their own
         self.positives_in_tile = False  # the cotangent of the only tile includes those of positives
         self.source: Any
         self.sets: Any
@@ -186,11 +187,11 @@ class _Sweep:
             else:
                 self.diagonals = sets
                 self.sets = s.DiagonalSets(sets, bounds, n_columns, labels)
-                if not (sets.given or given):
+                if not (self.apart or given):
                     partners = s.partners(self.xp, sets, inputs.columns[0], n_rows)
                     inputs = inputs._replace(partners=partners)
         self.inputs = inputs
-        facts = self._facts(n_rows, n_columns)
+        facts = self._facts(n_rows)
         self.family: Any = family_of(self.xp, layout.plan, facts, need_grad=need_grad.gradients)
         # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
         self.scaled = not (self.family.unshifted or layout.channels[0].given) and is_at_hand(inputs.rows[0])
@@ -198,7 +199,8 @@ class _Sweep:
         if self.diagonals is not None and isinstance(layout.plan, SoftmaxPlan):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
             given = layout.channels[0].given
-            whole = self.diagonals.in_tiles and self.tiling.block == n_rows and len(self.source.tiles) == 1
+            whole = len(self.diagonals.distances) > 0 and len(inputs.row_labels) == 0
+            whole = whole and self.tiling.block == n_rows and len(self.source.tiles) == 1
             in_halves = not given and self.source.columns.part is not None  # cotangents of positives have more bits
             self.positives_in_tile = given or (whole and not (self.scaled or in_halves))
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
@@ -217,7 +219,7 @@ class _Sweep:
             bound += math.inf if largest is None else largest
         return bound
 
-    def _facts(self, n_rows: int, n_columns: int) -> ScoreFacts:
+    def _facts(self, n_rows: int) -> ScoreFacts:
         """Facts about the scores that the family uses."""
         layout, plan, inputs = self.layout, self.layout.plan, self.inputs
         if isinstance(layout.sets, s.PairRule):
@@ -227,8 +229,8 @@ class _Sweep:
         finite = layout.finite(inputs.rows[0])
         complete, negatives = False, 0
         if self.diagonals is not None:
-            complete = len(inputs.added) + len(inputs.present) == 0 and not self.diagonals.ids
-            negatives = self.diagonals.negatives(n_columns)
+            complete = len(inputs.added) + len(inputs.present) + len(inputs.row_labels) == 0
+            negatives = self.diagonals.negatives(inputs)
         # If all rows count, the slopes are divided by their number.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
@@ -252,7 +254,7 @@ class _Sweep:
         if self._returns_positives():
             cotangents = s.by_partner(gradients.pop(0), len(to_partners))
             to_partners = [x[:, None] * self.inputs.rows[0] for x in cotangents]
-        if self.diagonals is not None and not self.diagonals.given:  # partners are columns
+        if self.diagonals is not None and not self.apart:  # partners are columns
             if self._returns_positives():
                 to_columns = [s.add_partners(self.xp, self.diagonals, to_columns[0], to_partners)]
             to_partners = []
@@ -263,7 +265,7 @@ class _Sweep:
         """Whether blocks return the cotangents of the positives' scores, for the gradients of partners."""
         if self.diagonals is None or self.positives_in_tile or not self.inputs.partners:
             return False
-        return self.need_grad.partners if self.diagonals.given else self.need_grad.columns
+        return self.need_grad.partners if self.apart else self.need_grad.columns
 
     def _step(self, carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         family, need_grad = self.family, self.need_grad.gradients

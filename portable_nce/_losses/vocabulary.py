@@ -33,7 +33,7 @@ from .._execution.statistics import RowSums, one_per_row
 from .._execution.statistics import row_statistics as statistics_of
 from ..objectives import Pairwise, RowStatistics, Term, info_nce
 from ..objectives.softmax import of_all_scores, with_z_loss
-from ..pairings import candidates, index
+from ..pairings import candidates, index, indexed
 from ..similarities import scaled_columns, shifted_columns, soft_capped
 
 __all__ = ["SoftmaxStatistics", "linear_softmax"]
@@ -397,8 +397,7 @@ def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxSt
         return numbers if of_rows is None else of_rows.sum_of_columns(numbers)[:n_rows]
 
     inside, safe = _in_range(xp, targets, layer.classes)
-    pairing = index(xp.where(inside, safe, -xp.ones_like(safe)))
-    pairing = pairing._replace(structure=pairing.structure._replace(elsewhere=shards is not None))
+    pairing = indexed(xp.where(inside, safe, -xp.ones_like(safe)), elsewhere=shards is not None)
     row = row_statistics(embedding._replace(array=x), layer.columns, pairing, options)
     if of_rows is not None:
         row = RowStatistics(*(x[:n_rows] for x in _of_all_classes(row, of_rows)))

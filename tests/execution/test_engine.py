@@ -31,7 +31,7 @@ from portable_nce._execution.sets import Diagonals, TilePosition
 from portable_nce._execution.sweep import sweep
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
-from portable_nce.pairings import Structure, several_views, with_negatives
+from portable_nce.pairings import OnDiagonals, several_views, with_negatives
 from portable_nce.similarities import resolve
 from portable_nce.testing import CASES
 from portable_nce.testing.variants import differentiate
@@ -110,33 +110,32 @@ def test_triples_fit_into_memory() -> None:
 
 @pytest.mark.parametrize("array", [np.array, jnp.asarray], ids=["eager", "traced"])
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("by_index", [False, True])
 @pytest.mark.parametrize(
     "lines",
-    [
-        Diagonals(),
-        Diagonals((4,), self_pairs=True),
-        Diagonals((2, 4, 6), self_pairs=True),
-        Diagonals(by_index=True),
-        Diagonals(separate_queue=True),
-    ],
+    [Diagonals(), Diagonals((4,), self_pairs=True), Diagonals((2, 4, 6), self_pairs=True), Diagonals(())],
     ids=str,
 )
-def test_what_is_no_negative_is_excluded_in_every_tile(lines: Diagonals, size: int, array: Any) -> None:
+def test_what_is_no_negative_is_excluded_in_every_tile(
+    lines: Diagonals, size: int, array: Any, *, by_index: bool
+) -> None:
     n = 8
+    by_index = by_index and not lines.distances
     index = RNG.integers(0, n, n)
     whole = RNG.normal(size=(n, n))
     expected = whole.copy()
     for row in range(n):
-        if lines.by_index:
+        if by_index:
             expected[row, index[row]] = -1.0
-        elif not lines.separate_queue:
+        else:
             expected[row, [(row + distance) % n for distance in lines.distances]] = -1.0
         if lines.self_pairs:
             expected[row, row] = -1.0
-    assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(n))
+    targets = (array(index),) if by_index else ()
+    assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(Inputs((whole,), targets=targets)))
     tiles = sets.DiagonalSets(lines, tiling.cut(0, n, 3), n)
     for start, stop in tiling.cut(0, n, size):
-        here = Inputs(targets=(array(index[start:stop]),))
+        here = Inputs(targets=tuple(x[start:stop] for x in targets))
         for k, (low, high) in enumerate(tiles.bounds):
             found = tiles.of(k, start, here)(array(whole[start:stop, low:high]), -1.0)
             np.testing.assert_array_equal(found, expected[start:stop, low:high])
@@ -366,17 +365,13 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     }
     inputs = Inputs((rows,), (columns,), **extra.get(structure, {}))
     function = square_sweep if structure == "square" else sweep
-    chosen = {
-        "views": Structure(2, own=True),
-        "queue": Structure(separate_queue=True),
-        "index": Structure(by_index=True),
-    }.get(structure, Structure())
     channel = channel_of(resolve("dot"), (rows,), (columns,))
     of = tiling.two_sided if structure == "square" else tiling.one_sided
     options: tuple[tuple[str, Any], ...] = (("far", False),)
     options += (("symmetric", False),) * (structure == "square")
     sizes = tiling.Sizes(of, block_size, "eager", options)
-    lines = sets.diagonals_of(chosen, 8)
+    lines = sets.diagonals_of(OnDiagonals(2 if structure == "views" else 1), 8)
+    lines = sets.NO_DIAGONALS if inputs.partners else lines
     layout = Layout(PLAN, lines, sizes, (channel,), inputs.counts, bound=largest_score(rows, columns), mean=True)
     arrays = inputs.flat
     value, number, *gradients = function(layout, *arrays, need_grad=True)
