@@ -997,7 +997,7 @@ def _check_pairs(args: _Arguments) -> _PairChecks:
     n_common = n_rows if args.partners else n_columns - n_rows if replicated and pairing.extra_columns else 0
     n_columns += n_rows * len(args.partners)
     across = args.options.across is not None and (pairing.extra_columns or not replicated)
-    _check_structure(pairing, args.names, (n_rows, n_columns), across=across and not n_common)
+    _check_fits(pairing, args.names, (n_rows, n_columns), across=across and not n_common)
     n_sharded = 0
     if across:
         for pair in (*pairing.pairs, *(() if mask is None else (mask,))):
@@ -1024,7 +1024,7 @@ def _check_pairs(args: _Arguments) -> _PairChecks:
     return _PairChecks(checked, n_sharded, int(largest or 0), sharded=True)
 
 
-def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
+def _check_fits(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
     """Check that a pairing fits a matrix of this shape; with `across`, the shape is that of one rank's matrix."""
     (row_name, column_name), (n_rows, n_columns) = names, shape
     if pairing.positives.views == 2 and not pairing.extra_columns:  # noqa: PLR2004  (others are stacked here)

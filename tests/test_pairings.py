@@ -380,7 +380,7 @@ def test_a_transposed_tile_has_everything_turned() -> None:
 
 @pytest.mark.parametrize("name", PAIRINGS)
 def test_a_pairing_transposed_is_that_of_the_transposed_matrix(name: str) -> None:
-    """Transposing twice gives the original; `with_arrays` keeps the structure."""
+    """Transposing twice gives the original; `with_arrays` keeps the kind."""
     pairing, turned = PAIRINGS[name], PAIRINGS[name].transposed()
     assert (turned.one_per_row, turned.one_per_column) == (pairing.one_per_column, pairing.one_per_row)
     assert turned.transposed().rule == pairing.rule

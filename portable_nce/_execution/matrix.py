@@ -7,7 +7,7 @@ Two-sided
 Two passes
     A second sweep for the gradient: row losses are returned, or depend on one another.
 
-A sweep uses *products* if scores are inner products and the pairing's structure gives the positives, else *masks*.
+A sweep uses *products* if scores are inner products and the pairing knows its positives, else *masks*.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class ScoreMatrix(NamedTuple):
 
     @property
     def n_own_columns(self) -> int | None:
-        """Number of leading columns to which the structure applies; None for all."""
+        """Number of leading columns that can be positives; None for all."""
         if self.shard is not None:
             return self.shard.n_own_columns
         return self.shape[0] if self.pairing.extra_columns else None
@@ -344,8 +344,7 @@ class ScoreMatrix(NamedTuple):
         adapter = adapter_of(row_labels)
         if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
             return None
-        ids = isinstance(positives, SameId)
-        own = not ids and positives.own
+        own, ids = isinstance(positives, SameLabel) and positives.own, isinstance(positives, SameId)
         if (self.shard is not None and (own or ids)) or (ids and n_rows != n_columns):
             return None  # rows and columns are sorted differently: self pairs are not on the diagonal
         xp = namespace_of(row_labels)
