@@ -715,7 +715,7 @@ def rule_that_returns(returned: Callable[[Any, Any], tuple[Any, ...]]) -> Pairin
 OF_ONES = pairings.weighted(pairings.explicit(SQUARE_POSITIVES), ONES)
 NO_ARRAYS: list[Any] = [None, [[1.0, 0.0]], np.eye(3, 2).tolist()]
 GUIDE = "columns: expected the guide's embeddings, got"
-FURTHER = "columns: expected one for each row, and further ones"
+FEW_COLUMNS = "columns: expected one for each row, and further ones"
 UNWEIGHTED = "pairing: expected pairs without weights"
 SETS = "pairing: expected positives without weights"
 TWO_VIEWS = "pairing: two views: expected a square matrix of an even number of rows"
@@ -738,7 +738,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     *((TypeError, GUIDE, partial(pairings.guided, np.eye(2), x)) for x in NO_ARRAYS),
     (ValueError, r"columns: expected shape \(2, 3\), got", lambda: pairings.guided(np.eye(3), np.eye(2))),
     (ValueError, r"columns: expected shape \(2, 3\), got", lambda: pairings.teacher(np.eye(3), np.eye(2))),
-    (ValueError, f"{FURTHER}, got 2 for 3", lambda: pairings.guided(np.eye(3), np.eye(2, 3))),
+    (ValueError, f"{FEW_COLUMNS}, got 2 for 3", lambda: pairings.guided(np.eye(3), np.eye(2, 3))),
     (ValueError, SHAPES, lambda: loss_of(rule_that_returns(lambda p, n: (p, n[:1, :1])))),
     (TypeError, f"{TUPLE}, or also weights, got tuple", lambda: loss_of(rule_that_returns(lambda p, _: (p,)))),
     (TypeError, TUPLE, lambda: loss_of(rule_that_returns(lambda p, n: (p, n, p * 1.0, p * 1.0, p * 1.0)))),
