@@ -141,11 +141,11 @@ Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 class Positives(Record):
     """Where the positives are: one of the kinds below.
 
-    For all but `ByRule`, the columns of the positives are known without evaluating the rule of the pairing.
+    `known`: the columns of the positives are known without evaluating the rule of the pairing. `has_labels`: labels or
+    ids of rows and columns are compared. `views`: number of rows per sample.
     """
 
-    views = 1
-    """Number of rows per sample."""
+    known, has_labels, views = True, False, 1
 
     @property
     def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
@@ -200,6 +200,7 @@ class _Compared(Positives):
 
     rows: Array
     columns: Array
+    has_labels = True
 
     @property
     def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
@@ -228,6 +229,7 @@ class ByRule(Positives):
     rows: Arrays
     columns: Arrays
     pairs: Arrays
+    known = False
 
     @property
     def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
@@ -333,7 +335,7 @@ class Pairing(EqualByContents):
         """
         given: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "pairs": self.pairs, **arrays}
         checked = Pairing(self.rule, **given).arrays
-        for name, own, other in zip(given, self.arrays, checked, strict=False) if self.is_known else ():
+        for name, own, other in zip(given, self.arrays, checked, strict=False) if self.positives.known else ():
             if len(own) != len(other):
                 raise ValueError(f"{name}: expected a tuple of {len(own)} arrays for {self}, got {len(other)}")
         return self._replace(
@@ -362,16 +364,6 @@ class Pairing(EqualByContents):
     def pairs(self) -> Arrays:
         """Arrays of pairs that the rule reads."""
         return self.arrays[2]
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the columns of the positives are known without evaluating the rule."""
-        return not isinstance(self.positives, ByRule)
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether known positives or negatives depend on labels or ids."""
-        return isinstance(self.positives, _Compared)
 
     @property
     def has_flags(self) -> bool:

@@ -396,7 +396,7 @@ FURTHER: dict[str, Pairing] = {
     "marked rows": pairings.for_marked_rows(pairings.diagonal(), np.arange(SIZE) % 2 == 0),
     "views and columns": pairings.with_negatives(pairings.two_views(), np.arange(SIZE + 3) != SIZE + 1),
 }
-KNOWN = {name: pairing for name, pairing in {**PAIRINGS, **FURTHER}.items() if pairing.is_known}
+KNOWN = {name: pairing for name, pairing in {**PAIRINGS, **FURTHER}.items() if pairing.positives.known}
 
 
 def of_kind(pairing: Pairing, n_columns: int) -> tuple[np.ndarray, np.ndarray]:

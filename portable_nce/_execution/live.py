@@ -182,7 +182,7 @@ def all_count(matrix: ScoreMatrix, weights: Array | None, *, both_ways: bool) ->
     """Whether all rows and columns are known to count, or to be finite; `both_ways`: columns are rows, too."""
     both_ways = both_ways or _is_square(matrix)
     if are_paired(matrix.pairing, matrix.mask, both_ways=both_ways):
-        as_columns = both_ways and matrix.pairing.is_known
+        as_columns = both_ways and matrix.pairing.positives.known
         if weights is None or as_columns or entry_at_hand(weights != 0, all_entries):
             return True
     return _are_finite(matrix)
@@ -190,7 +190,7 @@ def all_count(matrix: ScoreMatrix, weights: Array | None, *, both_ways: bool) ->
 
 def are_paired(pairing: Pairing, mask: Array | None, *, both_ways: bool) -> bool:
     """Whether all rows have a positive or, `both_ways`, are negatives of others, and rows use all columns."""
-    return mask is None and ((both_ways and pairing.is_known) or (pairing.paired and not pairing.has_flags))
+    return mask is None and ((both_ways and pairing.positives.known) or (pairing.paired and not pairing.has_flags))
 
 
 def _is_square(matrix: ScoreMatrix) -> bool:
@@ -217,7 +217,7 @@ def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     """Rows whose loss is not constant and has a weight, and columns that these rows use."""
     counted = counted_by(weights)
     pairing = matrix.pairing
-    if matrix.mask is None and (pairing.is_known or pairing.paired) and not pairing.has_labels:
+    if matrix.mask is None and (pairing.positives.known or pairing.paired) and not pairing.positives.has_labels:
         return _of_kind(matrix, needs, counted)
     if pairing.outline is not None:
         matrix = matrix._replace(pairing=pairing._replace(rule=pairing.outline))

@@ -303,7 +303,7 @@ class ScoreMatrix(NamedTuple):
         obstacles = {
             "the scores are given": len(self.columns) == 0,
             "a mask is given": self.mask is not None,
-            "the pairing gives positives by a rule for each pair": not pairing.is_known,
+            "the pairing gives positives by a rule for each pair": not pairing.positives.known,
             "the similarity is no inner product": not self.similarity.inner_product,
             "there are fewer columns than rows": self.lacks_columns,
         }
@@ -387,7 +387,7 @@ class ScoreMatrix(NamedTuple):
         sets, inputs = self.pair_rule(*others)
         sizes = self._sizes(masked, far=on_accelerator(self.rows[0]), **self.channel.held(self.rows, self.columns))
         reason = self._obstacle(plan) or "no row has a negative"
-        if self.pairing.has_labels and self._obstacle(plan) is None:
+        if self.pairing.positives.has_labels and self._obstacle(plan) is None:
             reason = "labels are not sorted: the matrix is small, classes are large or values cannot be read"
         layout = Layout(plan, sets, sizes, **options)
         return self._sweep_of(layout, inputs._replace(by_row=by_row), reason, *others)

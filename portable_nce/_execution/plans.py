@@ -114,7 +114,7 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
         elif x is not None:
             others.append(x)
     recorded = [hasattr(x, "__recorded__") for x in (*arrays, *others)]
-    sortable = pairing.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0])
+    sortable = pairing.positives.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0])
     if sortable or (any(recorded) and not all(recorded)):
         return None  # blocks of sorted labels depend on entries; mixed plain and recorded arrays must be lifted
     rows, columns, pairs = pairing.arrays
