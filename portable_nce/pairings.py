@@ -332,6 +332,13 @@ class Pairing(EqualByContents):
         -------
         Pairing
             The pairing.
+
+        Raises
+        ------
+        TypeError
+            If a value is not a tuple.
+        ValueError
+            If the rule of a pairing of this module reads another number of arrays.
         """
         given: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "pairs": self.pairs, **arrays}
         checked = Pairing(self.rule, **given).arrays

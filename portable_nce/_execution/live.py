@@ -251,7 +251,7 @@ def _of_kind(matrix: ScoreMatrix, needs: Needs, counted: Array | None) -> Live:
         n_columns = matrix.shape[1] if matrix.shard is None else matrix.shard.shape[1]
         present = namespace_of(positives.index).logical_and(positives.index >= 0, positives.index < n_columns)
     rows = counted_by(None, counted, present) if needs.positive else counted
-    ahead = isinstance(positives, AheadOfQueue) and not matrix.partners
+    ahead = isinstance(positives, AheadOfQueue) and len(matrix.partners) == 0
     if ahead and (rows is not None or valid is not None):
         n_further = matrix.shape[1] - n_rows
         rows, valid = (_or_all(x, n, matrix.rows[0]) for x, n in ((rows, n_rows), (valid, n_further)))
