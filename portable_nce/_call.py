@@ -413,8 +413,6 @@ def _check_similarity(chosen: Similarity, args: _Arguments) -> None:
         if args.partners:
             raise ValueError(f"similarity: expected no {name} of columns with negative_keys= and across=")
         check_shape(name, numbers, (n_columns,))
-    if args.need_transposed_scores:
-        check_rows(args.names[1], args.y, args.x)
     if args.options.symmetric:
         per_row = {"temperature": args.per_row_temperature, "weights": args.options.weights is not None}
         _check_both_directions((n_rows, n_columns), args.pairing, args.objective, args.options.reduction, per_row)

@@ -12,6 +12,7 @@ import importlib.util
 import re
 import shutil
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,7 @@ def blocks_of(page: str) -> Iterator[Block]:
         else:
             language, start = fence
             if language in {"python", "py", "python3", "pycon"}:
-                yield Block(page, start, "\n".join(lines) + "\n")
+                yield Block(page, start, textwrap.dedent("\n".join(lines) + "\n"))  # a list indents its blocks
             fence = None
     assert fence is None, f"{page}: a fenced block is not closed"
 
@@ -105,6 +106,7 @@ def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("mylib")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch.compile itself
 @pytest.mark.parametrize("page", EXECUTED)
 def test_the_code_of_a_page_runs(page: str) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__", "portable_nce": portable_nce}
