@@ -383,7 +383,7 @@ def draw(found: dict[str, Numbers], output: Path) -> None:
 
 
 DOCUMENT = """\
-# Mutual-information estimators on correlated Gaussians
+# Estimators on Gaussians
 
 - **`info_nce` never exceeds log {batch} = {ceiling:.2f} nats.** At 10 nats its bias is {info_bias:+.2f} with a learned
   critic and {best_bias:+.2f} with the best one.

@@ -208,7 +208,7 @@ def document(record: Record) -> str:
         f"on the same samples. Seconds are processor time; other programs were running. {record['machine']}.",
         120,
     )
-    return f"""# Coverage of the mutual-information limits
+    return f"""# Coverage of the limits
 
 {listed}
 

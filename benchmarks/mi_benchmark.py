@@ -335,7 +335,7 @@ def document(record: Record) -> str:
         120,
         break_on_hyphens=False,
     )
-    return f"""# Benchmark of mutual-information estimators
+    return f"""# Mutual-information benchmark
 
 [`estimation.mutual_information`](two-arrays.md) and the estimators of [benchmark-mi](https://github.com/cbg-ethz/bmi)
 (Czyż et al. 2023, [arXiv:2306.11078](https://arxiv.org/abs/2306.11078)) on its forty tasks, whose mutual information is

@@ -1,8 +1,8 @@
 """Numbers and picture of README.md and docs/index.md, from recorded measurements.
 
-`python benchmarks/readme.py` reads docs/speed.md, docs/mixed-precision.md and docs/agreement.json, writes a table
-into both pages and a summary into docs/speed.md, and draws docs/batch_size.png. `python benchmarks/speed.py` does this
-too, after it has measured.
+`python benchmarks/readme.py` reads docs/speed.md, docs/ranks.md, docs/training.md and docs/agreement.json, writes a
+table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png. `python benchmarks/speed.py` does
+this too, after it has measured.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ BEGIN: Final = "<!-- numbers:begin, written by benchmarks/readme.py -->\n"
 END: Final = "<!-- numbers:end -->\n"
 SIZE: Final = "8192 × 128"
 SMALL: Final = "128 × 128"
+MEDIUM: Final = "512 × 128"
 LARGE: Final = "32768 × 128"
 EAGER: Final = "formula, torch"
 COMPILED: Final = "formula, torch.compile"
@@ -25,8 +26,14 @@ FUSED: Final = "linear_cross_entropy, torch"
 ROOF: Final = "roofline, torch"
 OURS: Final = "portable_nce, torch"
 LIBRARIES: Final = ("portable_nce, NumPy", OURS, "portable_nce, JAX")
-LINES: Final = {EAGER: "eager PyTorch", COMPILED: "torch.compile", OURS: "portable_nce"}
+BARS: Final = {EAGER: "eager PyTorch", COMPILED: "torch.compile", OURS: "portable_nce"}
 """Table rows that are drawn, and their labels."""
+
+SHARED: Final = "MiB: 8192 rows on 2 ranks"
+"""Column of the table in docs/ranks.md."""
+
+GREY: Final = "#767676"
+"""Contrast of 4 to both white and GitHub's dark background."""
 
 Table = dict[str, dict[str, float]]
 """Numbers by row and column."""
@@ -65,27 +72,55 @@ def worst_agreement(record: str) -> float:
 
 def numbers(docs: Path) -> str:
     """Make the table."""
-    speed, precision, agreement = (
-        (docs / name).read_text(encoding="utf-8") for name in ("speed.md", "mixed-precision.md", "agreement.json")
+    speed, ranks, training, agreement = (
+        (docs / name).read_text(encoding="utf-8") for name in ("speed.md", "ranks.md", "training.md", "agreement.json")
     )
-    time, memory = tables(speed, "InfoNCE")[:2]
-    spent, used = ([f"{table[name][SIZE]:.0f}" for name in (EAGER, OURS)] for table in (time, memory))
-    (errors,) = re.findall(r"^\| float32 \| 20 \|(.*)\|$", precision, re.MULTILINE)
-    *_, eager, ours = ("no correct digit" if cell == "1" else cell for cell in re.findall(r"[\de.-]+", errors))
+    info_nce, others = tables(speed, "InfoNCE"), tables(speed, "Other losses")
+    (shared,) = tables(ranks, "Communication and memory")
+    (step,) = tables(training, "Cost of a step")
+
+    def cost(found: list[Table], name: str, column: str) -> str:
+        time, memory = (next(table[name][column] for table in part if name in table) for part in (found[:1], found[1:]))
+        return f"{time:.0f} ms, {memory:.0f} MiB"
+
+    def peak(name: str) -> str:
+        return f"{shared[name][SHARED]:.0f} MiB"
+
+    def of_step(name: str, pairs: int) -> str:
+        return f"{step[name][f'ms (ratio), {pairs} pairs']:.0f} ms"
+
+    labelled = f"SupCon, {SIZE}"
     rows = [
-        ("InfoNCE with gradients, on two cores", "eager PyTorch", "portable_nce"),
+        ("value and gradients, two CPU cores", "usual code", "portable_nce"),
         ("---", "---:", "---:"),
-        (f"peak memory above inputs and gradients, {SIZE}", *(f"{number} MiB" for number in used)),
-        (f"time, {SIZE}", *(f"{number} ms" for number in spent)),
-        ("worst relative error of the gradient, positives 20 nats ahead, float32", eager, ours),
         (
-            "worst error of any loss on any library, float32, saturated scores included",
-            "",
-            f"{worst_agreement(agreement):.1f} ulp",
+            f"`supcon`, {SIZE}",
+            f"pytorch-metric-learning: {cost(others, 'pytorch-metric-learning', labelled)}",
+            cost(others, OURS, labelled),
+        ),
+        (f"`info_nce`, {SIZE}", f"eager PyTorch: {cost(info_nce, EAGER, SIZE)}", cost(info_nce, OURS, SIZE)),
+        (
+            f"`clip`, {SHARED.removeprefix('MiB: ')}, memory of a rank",
+            f"open_clip: {peak('CLIP, baseline')}",
+            peak("`clip`"),
+        ),
+        *(
+            (
+                f"training step of a small encoder, {pairs} pairs, one core",
+                f"`cross_entropy`: {of_step('cross_entropy', pairs)}",
+                of_step("portable_nce", pairs),
+            )
+            for pairs in (512, 4096)
         ),
     ]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return f"{table}\nSmall batches are slower than eager code: {of_small(speed)}.\n"
+    notes = (
+        f"Memory is the peak above inputs and gradients. For `info_nce`, `torch.compile` takes "
+        f"{cost(info_nce, COMPILED, SIZE)}, PyTorch's `linear_cross_entropy` {cost(info_nce, FUSED, SIZE)}. Small "
+        f"batches are slower than eager code: {of_small(speed)}. The largest float32 error of any loss on any library "
+        f"is {worst_agreement(agreement):.1f} ulp. No GPU was measured."
+    )
+    return f"{table}\n{fill(notes, 120, break_long_words=False, break_on_hyphens=False)}\n"
 
 
 def of_small(page: str) -> str:
@@ -129,32 +164,48 @@ def with_numbers(page: str, made: str) -> str:
 
 
 def draw(page: str, path: Path) -> None:
-    """Draw time and memory of InfoNCE against the batch size."""
+    """Draw memory and relative time of InfoNCE as bars, without a background and in a grey for light and dark pages."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (not needed for the table)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    figure = Figure(figsize=(5.4, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = (("ms", "Time of value and gradients"), ("MiB", "Peak memory above inputs and gradients"))
-    found = tables(page, "InfoNCE")[:2]
-    for axes, table, (unit, title) in zip(figure.subplots(1, 2), found, panels, strict=True):
-        for (name, label), colour in zip(LINES.items(), ("#d62728", "#7f7f7f", "#1f77b4"), strict=True):
-            points = {int(size.split()[0]): y for size, y in table[name].items() if size.endswith("× 128") and y > 0}
-            axes.plot([*points], [*points.values()], color=colour, marker="o", markersize=4, linewidth=2, label=label)
-        rows = [int(size.split()[0]) for size in table[OURS] if size.endswith("× 128")]
-        axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel=unit, title=title)
-        axes.set_xticks(rows, [f"{n:,}".replace(",", " ") for n in rows])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    figure.axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=130)
+    time, memory = tables(page, "InfoNCE")[:2]
+    panels: list[tuple[str, dict[str, str], dict[str, float]]] = []
+    for size in (SIZE, LARGE):
+        values = {name: memory[name][size] for name in BARS if size in memory[name]}
+        texts = {name: f"{value:.0f} MiB" for name, value in values.items()}
+        panels.append((f"Peak memory, {rows_of(size)} rows", texts, values))
+    for size in (MEDIUM, SIZE):
+        values = {name: time[name][size] / time[EAGER][size] for name in BARS}
+        texts = {name: f"{value:.2f}" for name, value in values.items()}
+        panels.append((f"Time / eager, {rows_of(size)} rows", texts, values))
+    grid = figure.subplots(2, 2, sharey=True)
+    for axes, (title, texts, values) in zip(grid.flat, panels, strict=True):
+        lengths = [values.get(name, 0.0) for name in BARS]
+        axes.barh([*BARS.values()], lengths, color=("#d9534f", GREY, "#3b82f6"), height=0.7)
+        for place, name in enumerate(BARS):
+            label = texts.get(name, "not measured")
+            axes.text(lengths[place] + 0.02 * max(lengths), place, label, va="center", color=GREY, fontsize=10)
+        axes.set_title(title, fontsize=10, color=GREY, loc="left")
+        axes.set(xlim=(0, 1.5 * max(lengths)), xticks=[])
+        axes.tick_params(length=0, colors=GREY, labelsize=10)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    grid[0, 0].invert_yaxis()  # the first bar on top
+    figure.savefig(path, dpi=200, transparent=True)
+
+
+def rows_of(size: str) -> str:
+    """Give the number of rows of a column such as "8192 × 128"."""
+    return size.split(maxsplit=1)[0]
 
 
 def main(root: Path = ROOT) -> None:
     """Write the table and the picture."""
     docs = root / "docs"
-    for page in (root / "README.md", docs / "index.md"):
-        page.write_text(with_numbers(page.read_text(encoding="utf-8"), numbers(docs)), encoding="utf-8")
+    page = root / "README.md"
+    page.write_text(with_numbers(page.read_text(encoding="utf-8"), numbers(docs)), encoding="utf-8")
     speed = (docs / "speed.md").read_text(encoding="utf-8")
     (docs / "speed.md").write_text(with_numbers(speed, summary(speed)), encoding="utf-8")
     draw((docs / "speed.md").read_text(encoding="utf-8"), docs / "batch_size.png")

@@ -323,7 +323,7 @@ def draw(found: Found, steps: list[int], output: Path) -> None:
 
 
 DOCUMENT = """\
-# NCE, ranking NCE and sampled softmax on a toy language
+# NCE on a toy language
 
 - **Only `local_nce` is self-normalised.** Its log Z starts at {start:.1f} and ends within {local:.3f} of 0; the
   deviation over contexts is {local_std_few:.3f} (k = {few}) and {local_std_many:.3f} (k = {many}).

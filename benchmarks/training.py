@@ -279,7 +279,7 @@ RESULTS: Final = """\
 """  # noqa: E501  (long lines)
 
 DOCUMENT: Final = """\
-# Comparison with open_clip and sentence-transformers: quality, time, memory
+# Comparison with other libraries
 
 {results}
 

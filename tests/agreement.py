@@ -172,7 +172,7 @@ def absent(columns: Mapping[str, Column]) -> list[str]:
 def markdown(columns: Mapping[str, Column]) -> str:
     """Give the page in Markdown."""
     lines = [
-        "# Numerical accuracy of every loss on every library",
+        "# Numerical accuracy",
         "",
         "Errors of every loss, bound and diagnostic on every variant of the conformance suite, against independent",
         "code in 120 digits. The unit (ulp) is `eps(dtype)` times the largest magnitude of the exact value, or of the",
@@ -248,7 +248,7 @@ def page(columns: Mapping[str, Column]) -> str:
 <html lang=en>
 <meta charset=utf-8>
 <meta name="viewport" content="width=device-width">
-<title>Numerical accuracy of every loss on every library: portable_nce</title>
+<title>Numerical accuracy: portable_nce</title>
 <style>
 body {{ font: 14px/1.4 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 12px; }}
@@ -258,7 +258,7 @@ td {{ text-align: right; }}
 thead th {{ position: sticky; top: 0; background: #f4f4f4; }}
 tbody th {{ text-align: left; font-weight: normal; }}
 </style>
-<h1>Numerical accuracy of every loss on every library</h1>
+<h1>Numerical accuracy</h1>
 <p>Worst error over the cases of each loss against exact results, in units in the last place: value | gradient.
 Not run yet: {html.escape(missing) or "none"}.</p>
 <div><table>

@@ -12,9 +12,9 @@ import importlib.util
 import re
 import shutil
 import sys
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,7 +75,7 @@ def blocks_of(page: str) -> Iterator[Block]:
         else:
             language, start = fence
             if language in {"python", "py", "python3", "pycon"}:
-                yield Block(page, start, textwrap.dedent("\n".join(lines) + "\n"))  # a list indents its blocks
+                yield Block(page, start, dedent("\n".join(lines) + "\n"))  # indented in a list
             fence = None
     assert fence is None, f"{page}: a fenced block is not closed"
 
@@ -105,8 +105,8 @@ def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.usefixtures("mylib")
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch.compile itself
 @pytest.mark.parametrize("page", EXECUTED)
 def test_the_code_of_a_page_runs(page: str) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__", "portable_nce": portable_nce}
@@ -132,12 +132,49 @@ def gradients_in(namespace: dict[str, Any]) -> list[Any]:
     return [one for gradient in shown for one in (gradient if isinstance(gradient, tuple) else (gradient,))]
 
 
+def numbers_in(output: str) -> tuple[list[str], list[float]]:
+    """Words and numbers of an output."""
+    number = r"-?\d+(?:\.\d+)?"
+    return re.sub(number, "#", output).split(), [float(found) for found in re.findall(number, output)]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/two-arrays.md"])
+def test_the_first_output_of_a_page_is_what_its_block_prints(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, (shown,) = BLOCKS[page][0], re.findall(r"```text\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)[:1]
+    first.run({"__name__": "__main__"})
+    words, numbers = numbers_in(capsys.readouterr().out)
+    assert words == numbers_in(shown)[0]
+    assert numbers == pytest.approx(numbers_in(shown)[1], abs=0.011)  # the last digit may differ between processors
+
+
+def test_the_loop_of_the_readme_computes_the_same_before_and_after() -> None:
+    torch: Any = importlib.import_module("torch")
+    (loop,) = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    encoder = torch.nn.Linear(8, 4)
+    found = []
+    for removed in "+-":
+        lines = [line[1:] for line in loop.splitlines() if line[0] != removed]
+        namespace = {
+            "torch": torch,
+            "pnce": portable_nce,
+            "encode": encoder,
+            "optimizer": None,
+            "step": lambda _: None,
+            **{name: getattr(torch.nn.functional, name) for name in ("normalize", "cross_entropy")},
+            "loader": [torch.linspace(-1.0, 2.0, 96).sin().reshape(2, 6, 8)],
+        }
+        encoder.zero_grad()
+        exec("\n".join(lines), namespace)  # noqa: S102  (code of the page)
+        found.append(torch.cat([namespace["loss"].reshape(1), encoder.weight.grad.reshape(-1)]))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize(
     "block",
-    [block for page in ("README.md", "docs/index.md") for block in BLOCKS[page] if not block.missing],
+    [block for block in BLOCKS["docs/index.md"] if not block.missing],
     ids=lambda block: f"{block.page}:{block.line}",
 )
-def test_a_block_of_a_front_page_gives_gradients(block: Block) -> None:
+def test_a_block_of_the_start_page_gives_gradients(block: Block) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     block.run(namespace)  # each block can be copied on its own
     gradients = gradients_in(namespace)
