@@ -92,6 +92,8 @@ __all__ = [
     "value_and_grad",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 _HOMES = {
     "_call": "contrast",
     "_core.autodiff": "grad stop_gradient value_and_grad",
@@ -127,7 +129,3 @@ if not TYPE_CHECKING:  # type checkers would accept any name
         module = import_module(f".{home or name}", __name__)
         value = globals()[name] = module if home is None else getattr(module, name)
         return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

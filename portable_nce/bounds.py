@@ -65,6 +65,8 @@ __all__ = [
     "vub",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 FORMS: tuple[AnchorForm, ...] = get_args(AnchorForm)
 FEWEST_PAIRS = 4
 """Smallest number of pairs whose halves have a negative each."""

@@ -79,6 +79,8 @@ __all__ = [
     "self_normalization",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 
 @explained
 def local_nce(

@@ -50,6 +50,8 @@ __all__ = [
     "uniformity",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 
 @explained
 def effective_sample_size(

@@ -62,6 +62,8 @@ __all__ = [
     "triplet",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 
 @explained
 def info_nce(

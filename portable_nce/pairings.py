@@ -56,6 +56,8 @@ __all__ = [
     "weighted",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 STRATEGIES: tuple[MarginStrategy, ...] = get_args(MarginStrategy)
 
 

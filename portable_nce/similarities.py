@@ -59,6 +59,8 @@ __all__ = [
     "shifted_columns",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 Operands: TypeAlias = tuple[Array, ...]
 Prepare: TypeAlias = Callable[[Array, Array, Any], tuple[Operands, Operands]]
 Scores: TypeAlias = Callable[[Operands, Operands], Array]

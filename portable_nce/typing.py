@@ -62,3 +62,5 @@ __all__ = [
     "StoppedSide",
     "TripletForm",
 ]
+
+__dir__ = __all__.copy  # what completion offers

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
 from types import MethodType
-from typing import Any
+from typing import Any, Concatenate, Literal, Protocol, TypeVar, overload
 
 from .checks import as_integer, cast_hint, check_bool, check_callable, is_floating
 from .equality import EqualByContents
 from .namespace import is_array, namespace_of
 from .registry import adapter_of
 from .types import ArrayOf, ArrayT, Parameters, Result
+
+First = TypeVar("First")
+First_contra = TypeVar("First_contra", contravariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class _FunctionOf(Protocol[First_contra, Parameters, Result_co]):
+    """A function of an argument of any type, and of further ones.
+
+    Not a `Callable`: a lambda fits two overloads below. Where their results differ in kind, mypy takes it for Any.
+    """
+
+    def __call__(self, first: First_contra, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co: ...
 
 
 def stop_gradient(x: ArrayOf[ArrayT], /) -> ArrayT:
@@ -42,6 +55,18 @@ def stop_gradient(x: ArrayOf[ArrayT], /) -> ArrayT:
     return adapter_of(x).stop_gradient(x)
 
 
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[ArrayOf[ArrayT], Parameters], Result], argnums: Literal[0] = 0, has_aux: bool = False
+) -> Callable[Concatenate[ArrayOf[ArrayT], Parameters], tuple[Result, ArrayT]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[Concatenate[First, Parameters], Result], argnums: Literal[0] = 0, has_aux: bool = False
+) -> _FunctionOf[First, Parameters, tuple[Result, First]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[Parameters, Result], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[Parameters, tuple[Result, Any]]: ...
 def value_and_grad(
     fn: Callable[Parameters, Result], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[Parameters, tuple[Result, Any]]:
@@ -94,6 +119,20 @@ def value_and_grad(
     return _ValueAndGrad(fn, argnums, has_aux)
 
 
+@overload
+def grad(
+    fn: Callable[Concatenate[ArrayOf[ArrayT], Parameters], Result],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+) -> Callable[Concatenate[ArrayOf[ArrayT], Parameters], ArrayT]: ...
+@overload
+def grad(
+    fn: Callable[Concatenate[First, Parameters], Result], argnums: Literal[0] = 0, has_aux: Literal[False] = False
+) -> _FunctionOf[First, Parameters, First]: ...
+@overload
+def grad(
+    fn: Callable[Parameters, object], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[Parameters, Any]: ...
 def grad(
     fn: Callable[Parameters, object], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[Parameters, Any]:

@@ -15,3 +15,5 @@ __all__ = [
     "information_by_column",
     "mutual_information",
 ]
+
+__dir__ = __all__.copy  # what completion offers

@@ -16,6 +16,8 @@ from .._core.checks import check_callable, check_whole_number
 
 __all__ = ["encode_in_chunks"]
 
+__dir__ = __all__.copy  # what completion offers
+
 
 def encode_in_chunks(
     encoder: Callable[..., Any], /, *inputs: Any, chunk_size: int, key: jax.Array | None = None

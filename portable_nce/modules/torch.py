@@ -53,6 +53,8 @@ __all__ = [
     "encode_in_chunks",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 for _kind in (Tensor, nn.Parameter):  # registered early: registering a type later would recompile graphs
     adapter_of(_kind(torch.empty(0)))
     namespace_of(_kind(torch.empty(0)))
@@ -135,6 +137,7 @@ class Loss(nn.Module):
     """
 
     log_scale: nn.Parameter | None
+    __call__: Callable[..., Tensor]  # for type checkers, as torch's returns Any
 
     def __init__(
         self,

@@ -36,6 +36,8 @@ __all__ = [
     "triplet",
 ]
 
+__dir__ = __all__.copy  # what completion offers
+
 AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
 
 _NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}

@@ -20,3 +20,5 @@ from .ranks import ThreadRank, run_ranks
 from .variants import VARIANTS, Variant
 
 __all__ = ["CASES", "VARIANTS", "Case", "ThreadRank", "Variant", "make_cases", "run_ranks"]
+
+__dir__ = __all__.copy  # what completion offers

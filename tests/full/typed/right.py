@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import portable_nce as pnce
+from portable_nce.modules.torch import CLIP, SupCon
 
 TENSOR = torch.eye(4, 3)
 PARAMETER = torch.nn.Parameter(torch.eye(4, 3))
@@ -79,10 +80,18 @@ def options(reduction: pnce.typing.ReductionName = "sum", block_size: pnce.typin
 
 def transformations() -> None:
     reveal_type(pnce.value_and_grad(pnce.info_nce)(NDARRAY, NDARRAY, temperature=0.1)[0])  # ndarray
+    reveal_type(pnce.value_and_grad(pnce.info_nce)(NDARRAY, NDARRAY, temperature=0.1)[1])  # ndarray
+    reveal_type(pnce.grad(pnce.info_nce)(TENSOR, TENSOR))  # Tensor
     reveal_type(pnce.value_and_grad(pnce.info_nce, argnums=(0, 1))(TENSOR, TENSOR, reduction="sum")[0])  # Tensor
     pnce.value_and_grad(partial(pnce.info_nce, temperature=0.1))(TENSOR, TENSOR)
     reveal_type(pnce.matryoshka(pnce.info_nce, [2, 3])(TENSOR, TENSOR, temperature=0.5))  # Tensor
     pnce.grad(lambda x: pnce.info_nce(x, NDARRAY))(NDARRAY)
+    pnce.value_and_grad(lambda x, y: pnce.info_nce(x, y, symmetric=True), argnums=(0, 1))(NDARRAY, NDARRAY)
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * y).sum()
+
+    assert_type(pnce.grad(product)(TENSOR, TENSOR), torch.Tensor)
 
     def energy(weights: dict[str, jax.Array], x: jax.Array) -> tuple[jax.Array, str]:
         return jnp.sum(weights["w"] * x), "aux"
@@ -90,7 +99,13 @@ def transformations() -> None:
     (value, aux), gradient = pnce.value_and_grad(energy, has_aux=True)({"w": ARRAY}, ARRAY)
     assert_type(value, jax.Array)
     assert_type(aux, str)
+    assert_type(gradient, dict[str, jax.Array])
     jax.jit(jax.grad(lambda x: pnce.info_nce(x, ARRAY)))(gradient["w"])
 
 
-ALL = (every_library, results, dtypes, options, transformations)
+def modules() -> None:
+    assert_type(CLIP()(TENSOR, TENSOR), torch.Tensor)
+    assert_type(SupCon(temperature=0.5)(TENSOR, torch.tensor([0, 0, 1, 1])), torch.Tensor)
+
+
+ALL = (every_library, results, dtypes, options, transformations, modules)
