@@ -30,7 +30,10 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "public_names",
+    "reference",
     "repository_links",
+    "search_words",
+    "tables",
 ]
 
 templates_path = ["_templates"]

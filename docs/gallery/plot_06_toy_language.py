@@ -1,6 +1,6 @@
 """
-Noise-contrastive estimation of a language
-==========================================
+NCE of a small language
+=======================
 
 A model of the next word is learned from text and noise words, without a sum over the vocabulary. The scores of local
 NCE are self-normalised log-probabilities. Ranking NCE leaves the partition function Z undetermined.
