@@ -136,7 +136,8 @@ def summary(page: str) -> str:
     others = [table for table in tables(page, "Other losses") if ROOF in table]
 
     def of_both(name: str, size: str) -> str:
-        return f"{time[name][size]:.0f} ms and {memory[name][size]:.0f} MiB"
+        measured = size in time[name]
+        return f"{time[name][size]:.0f} ms, {memory[name][size]:.0f} MiB" if measured else "not measured"
 
     def span(name: str) -> str:
         found = [number for table in others for size, number in table[name].items() if size.endswith(SIZE)]
@@ -145,16 +146,20 @@ def summary(page: str) -> str:
     large = [size for size in time[OURS] if int(size.split()[0]) >= 2048]  # noqa: PLR2004
     of_roof = tables(page, "InfoNCE", word=1)[0]
     ratios = [of_roof[name][size] for name in LIBRARIES for size in large]
-    compiled, fused = of_both(COMPILED, SIZE), of_both(FUSED, SIZE)
+    rows = [
+        ("InfoNCE with gradients, on PyTorch", SIZE, LARGE),
+        ("---", "---:", "---:"),
+        *((label, of_both(name, SIZE), of_both(name, LARGE)) for name, label in BARS.items()),
+    ]
     lines = [
-        f"**InfoNCE, {SIZE}, on PyTorch:** {of_both(OURS, SIZE)}; the eager formula takes {of_both(EAGER, SIZE)}.",
-        f"The compiled formula takes {compiled}; `linear_cross_entropy` {fused}.",
-        f"**{LARGE}:** {of_both(OURS, LARGE)} on PyTorch. The compiled formula takes {of_both(COMPILED, LARGE)}.",
-        f"**From 2048 rows, InfoNCE takes {min(ratios):.2f} to {max(ratios):.2f} times the roofline.**",
-        f"**{SIZE} on PyTorch:** other losses take {span(OURS)}, the eager formulas {span(EAGER)}.",
+        f"PyTorch's `linear_cross_entropy` takes {of_both(FUSED, SIZE)} and {of_both(FUSED, LARGE)}.",
+        f"Other losses of {SIZE} on PyTorch take {span(OURS)}, the eager formulas {span(EAGER)}.",
+        f"From 2048 rows, InfoNCE takes {min(ratios):.2f} to {max(ratios):.2f} times the roofline.",
         f"**Small batches are slower than eager code:** {of_small(page)}. No GPU was measured.",
     ]
-    return "\n".join(fill(f"- {line}", 120, subsequent_indent="  ", break_long_words=False) for line in lines) + "\n"
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    filled = (fill(f"- {line}", 120, subsequent_indent="  ", break_long_words=False) for line in lines)
+    return table + "\n" + "\n".join(filled) + "\n"
 
 
 def with_numbers(page: str, made: str) -> str:

@@ -11,6 +11,7 @@ named loss by `contrast`, are skipped, since JAX compiles each of them.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ ROWS = 3
 """Rows of the examples; few, since exact arithmetic is slow."""
 
 DIGITS = 50
+
+WIDTH = 40
+"""Width of the bar of progress."""
 
 BOOKKEEPING = re.compile(
     r"sum|weights|mask|detach|own|shared|index|normalized|flat_nce, |themselves|two views|\w.* streamed"
@@ -75,34 +79,50 @@ class Column:
             self.largest = max(self.largest, (error, kind, case.name))
 
 
-def check(backends: Sequence[str] | None = None, *, every: bool = False) -> int:
-    """Print the table of agreement; return 0 if every error is within the limits, else 1."""
+def check(backends: Sequence[str] | None = None, *, every: bool = False, verbose: bool = False) -> int:
+    """Print the worst errors, and the table if `verbose`; return 0 if every error is within the limits, else 1."""
     libraries = _libraries(backends)
     oracle, title = _oracle()
     columns = [Column(library, dtype) for library in libraries for dtype in EPS if dtype in library.adapter.dtypes]
     cases = [c for c in make_cases(ROWS) if every or not BOOKKEEPING.search(c.name.removeprefix(c.loss))]
-    for case in cases:
+    for case in _shown(cases):
         exact = oracle(case)
         for column in columns:
             column.add(case, exact)
-    _show(columns, list(dict.fromkeys(case.loss for case in cases)), len(cases), title)
     beyond = [
         f"{column.library.name} {column.dtype}: {loss}, {kind}: {error:.3g}"
         for column in columns
         for (loss, kind), error in column.worst.items()
         if not error <= LIMITS[kind]  # NaN is a disagreement
     ]
-    print()
+    limits = ", ".join(f"{kind} {limit:g}" for kind, limit in LIMITS.items())
+    if beyond:
+        print(f"Beyond the limits ({limits}):", *beyond, sep="\n  ")
+    else:
+        print(f"Every error is within the limits ({limits}).")
     for dtype in dict.fromkeys(column.dtype for column in columns):
         worst = max((column for column in columns if column.dtype == dtype), key=lambda column: column.largest)
         error, kind, name = worst.largest
         print(f"Worst in {dtype}: {error:.1f} ulp, the {kind} of {name!r} on {worst.library.name}.")
-    limits = ", ".join(f"{kind} {limit:g}" for kind, limit in LIMITS.items())
-    if beyond:
-        print(f"\nBeyond the limits ({limits}):", *beyond, sep="\n  ")
-        return 1
-    print(f"\nEvery error is within the limits ({limits}).")
-    return 0
+    print(f"\nErrors are in units in the last place (ulp), over {len(cases)} cases of {ROWS} rows.")
+    print("1 ulp = eps(dtype) * largest magnitude of the exact value, or of the exact gradient of an argument.")
+    print(f"Reference: {title}.")
+    if verbose:
+        _table(columns, list(dict.fromkeys(case.loss for case in cases)))
+    else:
+        print("--verbose prints the errors of every loss.")
+    return 1 if beyond else 0
+
+
+def _shown(cases: Sequence[Case]) -> Iterator[Case]:
+    """Give the cases, with a bar of progress on a terminal."""
+    for done, case in enumerate(cases):
+        if sys.stderr.isatty():
+            bar = "#" * (WIDTH * done // len(cases))
+            print(f"\r[{bar:<{WIDTH}}] {done} of {len(cases)} cases", end="", file=sys.stderr, flush=True)
+        yield case
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
 
 
 def errors(result: Results, exact: Results, eps: float) -> Iterator[tuple[str, float]]:
@@ -179,10 +199,8 @@ def _working(names: Sequence[str]) -> list[Library]:
     return result
 
 
-def _show(columns: list[Column], losses: list[str], count: int, title: str) -> None:
-    print(f"Worst error in units in the last place (ulp), over {count} cases of {ROWS} rows.")
-    print("1 ulp = eps(dtype) * largest magnitude of the exact value, or of the exact gradient of an argument.")
-    print(f"Reference: {title}.\n")
+def _table(columns: list[Column], losses: list[str]) -> None:
+    print()
     width = max(map(len, losses))
     cells = {name: max(len(name), 16) // 2 for name in (column.library.name for column in columns)}
     libraries = {column.library.name: "" for column in columns}

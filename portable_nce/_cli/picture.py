@@ -63,8 +63,8 @@ def _examples(figure: Any, course: Course, digits: Digits) -> None:
             axes.imshow(image, cmap="gray_r", vmin=0.0, vmax=1.0)
             axes.axvline(3.5, color="C1", linewidth=0.8)
             axes.set(xticks=[], yticks=[])
-        label, colour = ("own", "C2") if own[i] else ("same digit", "0.2") if same[i] else ("another", "C3")
-        grid[1, i].set_xlabel(label, fontsize="small", color=colour)
+        label = "own" if own[i] else "same digit" if same[i] else "another"
+        grid[1, i].set_xlabel(label, fontsize="small", color="C2" if same[i] else "C3")
     grid[0, 0].set_ylabel("digit", fontsize="small")
     grid[1, 0].set_ylabel("found", fontsize="small")
     figure.suptitle(
@@ -93,7 +93,7 @@ def _matrices(figure: Any, course: Course, digits: Digits) -> None:
         axes.tick_params(length=0)
         axes.set_xlabel("right half of a digit, by class")
         _, own, same = matches(scores, digits)
-        axes.set_title(f"{name}: top-1 retrieval {own.mean():.1%}, same digit {same.mean():.0%}", fontsize="medium")
+        axes.set_title(f"{name}: same digit {same.mean():.0%}, top-1 retrieval {own.mean():.1%}", fontsize="medium")
     panels[0].set_ylabel("left half of a digit, by class")
     figure.suptitle(
         f"Scores of {len(classes)} held-out digits; top-1 retrieval by chance {1 / len(classes):.2%}",

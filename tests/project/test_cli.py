@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import portable_nce
-from portable_nce._cli import main
+from portable_nce._cli import agreement, main
 from portable_nce._cli.agreement import LIMITS, errors
 from portable_nce._cli.libraries import Unavailable, open_library, require
 
@@ -60,9 +60,9 @@ def test_the_version() -> None:
 
 
 def test_check_of_one_backend() -> None:
-    result = run("check", "--backend", "numpy")
+    result = run("check", "--backend", "numpy", "--verbose")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "Every error is within the limits" in result.stdout
+    assert result.stdout.startswith("Every error is within the limits")  # the answer first
     line = r"(?m)^Worst in float32: (\d+\.\d) ulp, the gradient of '.* saturated' on numpy\.$"
     worst = re.search(line, result.stdout)
     assert worst is not None, result.stdout
@@ -88,6 +88,16 @@ def test_bad_arguments(arguments: list[str], expected: str, capsys: pytest.Captu
         main(arguments)
     assert caught.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "demo", "mi"])
+def test_help_names_no_default_that_says_nothing(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    output = " ".join(capsys.readouterr().out.split())
+    assert "default: None" not in output
+    assert "default: False" not in output
+    assert command == "check" or "default: 0)" in output  # the seed
 
 
 @pytest.mark.parametrize("command", ["check", "demo"])
@@ -156,6 +166,14 @@ def test_check_fails_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert main(["check", "--backend", "numpy"]) == 1
     output = capsys.readouterr().out
     assert "Beyond the limits (value 64, gradient 0):\n  numpy float32: info_nce, gradient: " in output
+
+
+def test_check_shows_its_progress_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert list(agreement._shown(["a", "b"])) == ["a", "b"]  # noqa: SLF001
+    assert "] 1 of 2 cases" in capsys.readouterr().err
 
 
 def test_check_leaves_out_what_does_not_work(
