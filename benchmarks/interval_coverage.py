@@ -229,7 +229,7 @@ def document(record: Record) -> str:
 def draw(record: Record, path: Path) -> None:
     """Draw the limits of each run relative to the truth, and their coverage by class."""
     found = {name: entry for name, entry in record["cases"].items() if entry["runs"]}
-    figure = Figure(figsize=(11.0, 0.2 * len(found) + 1.2), layout="constrained")
+    figure = Figure(figsize=(8.0, 0.2 * len(found) + 1.2), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     for place, entry in enumerate(found.values()):
@@ -241,9 +241,9 @@ def draw(record: Record, path: Path) -> None:
             elif run_["lower"] is not None:
                 left.plot([run_["lower"] - truth], [at], ".", color="#d55e00", markersize=3)
     left.axvline(0.0, color="0.2", linewidth=0.8)
-    left.set_yticks(range(len(found)), list(found), fontsize=6)
+    left.set_yticks(range(len(found)), list(found), fontsize=8)
     left.set_xlim(-1.5, 1.5)
-    left.set_xlabel("minus the truth, in nats (blue: range; orange: lower alone)", fontsize=8)
+    left.set_xlabel("minus the truth, in nats\n(blue: range; orange: lower alone)", fontsize=8)
     left.invert_yaxis()
     by_class = classes(record)
     for place, row in enumerate(by_class.values()):
@@ -252,8 +252,8 @@ def draw(record: Record, path: Path) -> None:
             if count:
                 right.plot([100 * hits / count], [place], "o", color=color)
     right.axvline(5.0, color="0.5", linestyle=":")
-    right.set_yticks(range(len(by_class)), list(by_class), fontsize=6)
-    right.set_xlabel("% of runs (orange: lower above the truth; blue: range holds it)", fontsize=8)
+    right.set_yticks(range(len(by_class)), list(by_class), fontsize=8)
+    right.set_xlabel("% of runs (orange:\nlower above the truth;\nblue: range holds it)", fontsize=8)
     right.invert_yaxis()
     figure.savefig(path, dpi=110)
 

@@ -387,7 +387,7 @@ def colour(method: str) -> str:
 def draw(record: Record, path: Path) -> None:
     """Draw the error of each estimator by task, and our interval."""
     shown = of_tasks(record, DEFAULTS)
-    figure = Figure(figsize=(8.5, 0.22 * len(shown) + 1.4), layout="constrained")
+    figure = Figure(figsize=(7.0, 0.22 * len(shown) + 1.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for place, (task, runs) in enumerate(shown.items()):
@@ -403,15 +403,15 @@ def draw(record: Record, path: Path) -> None:
             for found in of_tasks(record, method).get(task, []):
                 axes.plot([np.clip(value(found) - truth, *EDGES)], [place], marker(method), color=colour(method))
     axes.axvline(0.0, color="0.2", linewidth=0.8, zorder=0)
-    axes.set_yticks(range(len(shown)), [record["tasks"][task][0] for task in shown], fontsize=7)
+    axes.set_yticks(range(len(shown)), [record["tasks"][task][0] for task in shown], fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(EDGES[0] - 0.02, EDGES[1] + 0.02)
-    axes.set_xlabel("estimate minus the truth, in nats; points at the edges lie beyond", fontsize=9)
+    axes.set_xlabel("estimate minus the truth, in nats;\npoints at the edges lie beyond", fontsize=9)
     axes.plot([], [], "o-", color="#0072b2", markersize=4, label="mutual_information, low to high")
     for method in methods_of(record):
         if method not in OURS:
             axes.plot([], [], marker(method), color=colour(method), label=method)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9, frameon=False)
     figure.savefig(path, dpi=110)
 
 

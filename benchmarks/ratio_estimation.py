@@ -191,7 +191,7 @@ def draw(found: Mapping[str, list[Result]], path: Path) -> None:
         right.plot(LEVELS, np.mean([result.coverage for result in results], axis=0), color=colour, linewidth=1.4)
     left.set(xlabel="parameter", ylabel="posterior density", title=f"Posterior at x = {OBSERVED:g}")
     right.set(xlabel="level of the region", ylabel="share that holds the truth", title="Coverage (above: conservative)")
-    left.legend(fontsize=7, frameon=False, loc="upper center")
+    left.legend(fontsize=9, frameon=False, loc="upper center")
     left.set_ylim(top=1.7 * float(known.max()))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,8 +1,8 @@
 """Numbers and picture of README.md and docs/index.md, from recorded measurements.
 
 `python benchmarks/readme.py` reads docs/speed.md, docs/ranks.md, docs/training.md and docs/agreement.json, writes a
-table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png. `python benchmarks/speed.py` does
-this too, after it has measured.
+table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png and docs/speed.png.
+`python benchmarks/speed.py` does this too, after it has measured.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from pathlib import Path
 from textwrap import fill
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 BEGIN: Final = "<!-- numbers:begin, written by benchmarks/readme.py -->\n"
@@ -31,6 +31,8 @@ BARS: Final = {EAGER: "eager PyTorch", COMPILED: "torch.compile", OURS: "portabl
 
 SHARED: Final = "MiB: 8192 rows on 2 ranks"
 """Column of the table in docs/ranks.md."""
+
+KILO: Final = 1024
 
 GREY: Final = "#767676"
 """Contrast of 4 to both white and GitHub's dark background."""
@@ -201,6 +203,44 @@ def draw(page: str, path: Path) -> None:
     figure.savefig(path, dpi=200, transparent=True)
 
 
+def draw_sizes(page: str, path: Path) -> None:
+    """Draw time and memory of InfoNCE against the number of rows."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (not needed for the table)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    (time, *_), memory = tables(page, "InfoNCE", word=1), tables(page, "InfoNCE")[1]
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    time_axes, memory_axes = figure.subplots(1, 2)
+    palette = iter(("#9467bd", "#8c564b", "#d62728", "#7f7f7f"))
+    colours = dict(zip(LIBRARIES, ("#1f77b4", "#ff7f0e", "#2ca02c"), strict=True))
+    for name in (name for name in memory if name in time):
+        ours = name in colours
+        style: dict[str, Any] = {
+            "color": colours[name] if ours else next(palette),
+            "marker": "o" if ours else "s",
+            "markersize": 4,
+            "linewidth": 2 if ours else 1.2,
+            "linestyle": "-" if ours else "--",
+            "label": name,
+        }
+        for axes, table, least in ((time_axes, time, 0.0), (memory_axes, memory, 1.0)):
+            sizes = [size for size, number in table[name].items() if size.endswith("× 128") and number >= least]
+            axes.plot([int(rows_of(size)) for size in sizes], [table[name][size] for size in sizes], **style)
+    time_axes.axhline(1.0, color="black", linewidth=0.8)
+    time_axes.set(ylabel="time / roofline", title="Value and gradients, D = 128", ylim=(0.8, 5.0))
+    memory_axes.set(yscale="log", ylabel="MiB", title="Memory above inputs, gradients")
+    ticks = sorted({int(rows_of(size)) for table in time.values() for size in table if size.endswith("× 128")})
+    for axes in (time_axes, memory_axes):
+        axes.set(xscale="log", xlabel="rows N")
+        axes.set_xticks(ticks, [str(rows) if rows < KILO else f"{rows // KILO}k" for rows in ticks])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    handles = time_axes.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=11)
+    figure.savefig(path, dpi=180)
+
+
 def rows_of(size: str) -> str:
     """Give the number of rows of a column such as "8192 × 128"."""
     return size.split(maxsplit=1)[0]
@@ -213,7 +253,8 @@ def main(root: Path = ROOT) -> None:
     page.write_text(with_numbers(page.read_text(encoding="utf-8"), numbers(docs)), encoding="utf-8")
     speed = (docs / "speed.md").read_text(encoding="utf-8")
     (docs / "speed.md").write_text(with_numbers(speed, summary(speed)), encoding="utf-8")
-    draw((docs / "speed.md").read_text(encoding="utf-8"), docs / "batch_size.png")
+    draw(speed, docs / "batch_size.png")
+    draw_sizes(speed, docs / "speed.png")
 
 
 if __name__ == "__main__":

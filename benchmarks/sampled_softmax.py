@@ -227,7 +227,7 @@ def table(record: dict[str, Any]) -> str:
 
 def draw(record: dict[str, Any], path: Path) -> None:
     """Draw bias and noise over the number of samples."""
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    figure = Figure(figsize=(7.5, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     for name, (colour, marker, _) in LOSSES.items():
@@ -244,7 +244,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
         xytext=(0, 3),
         textcoords="offset points",
         ha="right",
-        fontsize=7,
+        fontsize=9,
         color="#666666",
     )
     left.set_yscale("symlog", linthresh=0.01)
@@ -252,7 +252,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     right.set(
         xscale="log", ylim=(0.0, 10.0), xlabel="samples", ylabel="noise / length of the gradient", title="Noise added"
     )
-    left.legend(fontsize=7, frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.62))
+    figure.legend(*left.get_legend_handles_labels(), fontsize=10, frameon=False, loc="outside lower center", ncols=2)
     samples = sorted({row["samples"] for row in record["losses"] if row["loss"] not in OF_THE_BATCH})
     for axes in (left, right):
         axes.set_xticks(samples, [str(k) for k in samples], minor=False)

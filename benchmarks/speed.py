@@ -326,51 +326,6 @@ def folded(tables: str) -> str:
     return f"<details>\n<summary>Show the tables</summary>\n\n{tables}\n\n</details>"
 
 
-def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw time and memory of InfoNCE against the number of rows."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (not needed to measure)
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    own = sorted((r for r in results if r["loss"] == "info_nce" and r["width"] == 128), key=lambda r: r["rows"])  # noqa: PLR2004
-    names = list(dict.fromkeys(name for result in own for name in result["seconds"]))
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    time_axes, memory_axes = figure.subplots(1, 2)
-    palette = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#d62728", "#7f7f7f")
-    others = iter(palette[3:])
-    colours = {"portable_nce, NumPy": palette[0], "portable_nce, torch": palette[1], "portable_nce, JAX": palette[2]}
-    for name in names:
-        if name.startswith("roofline"):
-            continue
-        ours = name in colours
-        style = {
-            "color": colours[name] if ours else next(others),
-            "marker": "o" if ours else "s",
-            "markersize": 4,
-            "linewidth": 2 if ours else 1.2,
-            "linestyle": "-" if ours else "--",
-            "label": name,
-        }
-        there = [result for result in own if result["seconds"].get(name)]
-        time_axes.plot([r["rows"] for r in there], [ratio(r, name) for r in there], **style)
-        memory_axes.plot([r["rows"] for r in there], [max(0.05, r["memory"][name] / 2**20) for r in there], **style)
-    time_axes.axhline(1.0, color="black", linewidth=0.8)
-    time_axes.text(own[0]["rows"], 1.02, "roofline", fontsize=8, va="bottom")
-    time_axes.set(
-        xscale="log", xlabel="rows N", ylabel="time / roofline", title="InfoNCE, value and gradients, D = 128"
-    )
-    time_axes.set_ylim(0.8, min(8.0, time_axes.get_ylim()[1]))
-    memory_axes.set(
-        xscale="log", yscale="log", xlabel="rows N", ylabel="MiB", title="Peak memory above inputs and gradients"
-    )
-    for axes in (time_axes, memory_axes):
-        axes.set_xticks([r["rows"] for r in own], [str(r["rows"]) for r in own])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    memory_axes.legend(fontsize=8, frameon=False)
-    figure.savefig(path, dpi=130)
-
-
 def kept(device: str) -> list[dict[str, Any]]:
     """Read the recorded measurements and their dates."""
     return [
@@ -429,7 +384,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.device == "cpu":
         readme.main(DOCS.parent)
     if any(result["loss"] == "info_nce" for result in results):
-        plot(results, DOCS / f"{name}.png")
+        readme.draw_sizes(path.read_text(encoding="utf-8"), DOCS / f"{name}.png")
 
 
 if __name__ == "__main__":

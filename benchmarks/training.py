@@ -329,7 +329,7 @@ On {record[machine]}: {versions}.
 
 def draw(record: Mapping[str, Any], path: Path) -> None:
     """Draw ratios of time and the largest batches."""
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     times_axes, batch_axes = figure.subplots(1, 2, sharey=True)
     names = [*record["seconds"]]

@@ -73,5 +73,6 @@ def test_the_numbers_of_readme_and_speed_are_those_of_the_records(tmp_path: Path
     assert readme.with_numbers(text, readme.numbers(readme.ROOT / "docs")) == text
     text = (readme.ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
     assert readme.with_numbers(text, readme.summary(text)) == text
-    readme.draw(text, tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").stat().st_size > 0
+    for number, draw in enumerate((readme.draw, readme.draw_sizes)):
+        draw(text, tmp_path / f"{number}.png")
+        assert (tmp_path / f"{number}.png").stat().st_size > 0
