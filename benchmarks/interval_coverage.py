@@ -147,26 +147,6 @@ def table(record: Record) -> str:
     return "\n".join(lines)
 
 
-def details(record: Record) -> str:
-    """One line per case."""
-    lines = [
-        "| problem | truth | runs | mean `lower` | above the truth | no `lower` | range holds it | flags |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    for name, entry in record["cases"].items():
-        runs = list(entry["runs"].values())
-        if not runs:
-            continue
-        found = summarised([(entry["truth"], run) for run in runs])
-        lower = [run["lower"] for run in runs if run["lower"] is not None]
-        flags = sorted({flag for run in runs for flag in run["flags"]})
-        lines.append(
-            f"| {name} | {entry['truth']:.3f} | {len(runs)} | {format(np.mean(lower), '.3f') if lower else '–'} "
-            f"| {of(found['above'])} | {len(runs) - len(lower)} | {of(found['covered'])} | {', '.join(flags)} |"
-        )
-    return "\n".join(lines)
-
-
 def total(record: Record, wanted: Callable[[Mapping[str, Any]], bool], name: str) -> tuple[int, int]:
     """Share over the cases of some kind."""
     runs = [(e["truth"], run) for e in record["cases"].values() if wanted(e) for run in e["runs"].values()]
@@ -197,7 +177,7 @@ def document(record: Record) -> str:
     dependent = (
         "**Dependent rows**: `lower` is meant to hold for copies, series with `order=` and subjects with `groups=`, or "
         "is withheld. A series that was shuffled without `order=`, and copies with noise as large as the distance of "
-        "other rows, are not noticed (last table)."
+        "other rows, are not noticed."
     )
     facts = limits, ranges, dependent
     listed = "\n".join(fill(f"- {fact}", 120, subsequent_indent="  ", break_long_words=False) for fact in facts)
@@ -220,9 +200,7 @@ def document(record: Record) -> str:
 
 {table(record)}
 
-## By problem
-
-{details(record)}
+The limits and flags of each problem are in [coverage.json](coverage.json).
 """
 
 

@@ -206,30 +206,6 @@ def summary(record: Record) -> str:
     return "\n".join(lines)
 
 
-def intervals(record: Record) -> str:
-    """One line per task: the default report of `mutual_information`."""
-    lines = [
-        "| task | truth | `lower`, `low` | estimate | `high` | they hold the truth | flags | seconds |",
-        "|---|---:|---:|---:|---:|---:|---|---:|",
-    ]
-
-    def mean(runs: Sequence[Mapping[str, Any]], name: str) -> str:
-        numbers = [found[name] for found in runs if found[name] is not None]
-        return f"{np.mean(numbers):.3f}" if numbers else "–"
-
-    for task, runs in of_tasks(record, DEFAULTS).items():
-        name, truth = record["tasks"][task]
-        reported = [found for found in runs if found["high"] is not None]
-        held = sum(found["low"] <= truth <= found["high"] for found in reported)
-        flags = ", ".join(sorted({flag for found in runs for flag in found["flags"]}))
-        lines.append(
-            f"| {name} | {truth:.3f} | {mean(runs, 'lower')} | {mean(runs, 'estimate')} "
-            f"| {mean(runs, 'high')} | {held} of {len(reported)} | {flags} "
-            f"| {np.median([found['seconds'] for found in runs]):.1f} |"
-        )
-    return "\n".join(lines)
-
-
 def estimates(record: Record) -> str:
     """One line per task: mean estimates, the nearest in bold."""
     methods = methods_of(record)
@@ -355,17 +331,7 @@ its batch of 256, at most 10 000 steps, and half of the pairs for the report (`f
 1/8 for stopping, whereas benchmark-mi trains on half, and stops on the half that it reports; coordinates are clipped at
 4 standard deviations; the estimate extrapolates to more pairs. If a flag rules out the estimate, the bound is compared.
 
-## Reports by task
-
-With `critic="separable"`, `splits=1` and `seeds=2`:
-
-{intervals(record)}
-
-## Estimates by task
-
-The nearest is bold; – means not recorded or not finite.
-
-{estimates(record)}
+The estimates, limits and flags of each task are in [mi-benchmark.json](mi-benchmark.json).
 """
 
 

@@ -1,7 +1,7 @@
 """Numbers and picture of README.md and docs/index.md, from recorded measurements.
 
-`python benchmarks/readme.py` reads docs/speed.md, docs/ranks.md, docs/training.md and docs/agreement.json, writes a
-table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png and docs/speed.png.
+`python benchmarks/readme.py` reads benchmarks/speed.md, docs/ranks.md, docs/training.md and docs/agreement.json. It
+writes a table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png and docs/speed.png.
 `python benchmarks/speed.py` does this too, after it has measured.
 """
 
@@ -72,10 +72,11 @@ def worst_agreement(record: str) -> float:
     )
 
 
-def numbers(docs: Path) -> str:
+def numbers(root: Path) -> str:
     """Make the table."""
     speed, ranks, training, agreement = (
-        (docs / name).read_text(encoding="utf-8") for name in ("speed.md", "ranks.md", "training.md", "agreement.json")
+        (root / name).read_text(encoding="utf-8")
+        for name in ("benchmarks/speed.md", "docs/ranks.md", "docs/training.md", "docs/agreement.json")
     )
     info_nce, others = tables(speed, "InfoNCE"), tables(speed, "Other losses")
     (shared,) = tables(ranks, "Communication and memory")
@@ -133,7 +134,7 @@ def of_small(page: str) -> str:
 
 
 def summary(page: str) -> str:
-    """Make the first lines of docs/speed.md from its tables."""
+    """Make the first lines of docs/speed.md from the recorded tables."""
     time, memory = tables(page, "InfoNCE")[:2]
     others = [table for table in tables(page, "Other losses") if ROOF in table]
 
@@ -250,9 +251,10 @@ def main(root: Path = ROOT) -> None:
     """Write the table and the picture."""
     docs = root / "docs"
     page = root / "README.md"
-    page.write_text(with_numbers(page.read_text(encoding="utf-8"), numbers(docs)), encoding="utf-8")
-    speed = (docs / "speed.md").read_text(encoding="utf-8")
-    (docs / "speed.md").write_text(with_numbers(speed, summary(speed)), encoding="utf-8")
+    page.write_text(with_numbers(page.read_text(encoding="utf-8"), numbers(root)), encoding="utf-8")
+    speed = (root / "benchmarks" / "speed.md").read_text(encoding="utf-8")
+    page = docs / "speed.md"
+    page.write_text(with_numbers(page.read_text(encoding="utf-8"), summary(speed)), encoding="utf-8")
     draw(speed, docs / "batch_size.png")
     draw_sizes(speed, docs / "speed.png")
 

@@ -5,10 +5,10 @@ rounds; the figure is the median over rounds of the time relative to the rooflin
 three matrix products and the exponentials of a square matrix, or of N x V over a vocabulary, in preallocated memory:
 the minimum for InfoNCE with all gradients. Memory is the peak above inputs and gradients.
 
-`python benchmarks/speed.py` measures everything (nearly an hour) and writes docs/speed.md, docs/speed.png and the
+`python benchmarks/speed.py` measures everything (nearly an hour) and writes benchmarks/speed.md, docs/speed.png and the
 output of `readme.py`; `--only info_nce` measures some losses again and keeps the other sections of the page; `--quick`
 measures small sizes once and writes nothing; `--device cuda` measures torch, JAX and CuPy on a GPU, and writes
-docs/speed-cuda.md. Needs torch, JAX, optax, pytorch-metric-learning and matplotlib.
+benchmarks/speed-cuda.md. Needs torch, JAX, optax, pytorch-metric-learning and matplotlib.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ from contestants import CONTESTANTS, LINEAR, NORMALIZED, TRAINED, Contestant, Se
 HERE: Final = Path(__file__).parent
 DOCS: Final = HERE.parent / "docs"
 WORK: Final = HERE.parent / ".nox" / "results" / "bench"
-MARK: Final = "<!-- What follows is written by benchmarks/speed.py. -->\n"
+RECORDS: Final = HERE
+"""Folder of the tables."""
+
+TITLE: Final = "# Measurements of speed and memory\n\n<!-- Written by benchmarks/speed.py. -->\n\n"
 
 PACKAGES: Final = ("portable_nce", "numpy", "torch", "jax", "optax", "pytorch-metric-learning", "array-api-compat")
 ROOF: Final = "roofline"
@@ -295,7 +298,7 @@ ABOUT: Final = {
 
 def page(results: Sequence[Mapping[str, Any]], device: str, before: str = "") -> str:
     """Write the measured part of the page; other sections are kept."""
-    parts = ["## Measurements\n", READING]
+    parts = [READING]
     for heading, losses in SECTIONS.items():
         own = [result for result in results if result["loss"] in losses]
         own.sort(key=lambda r: (losses.index(r["loss"]), r["width"], r["rows"]))
@@ -377,10 +380,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     results = [result for result in kept(options.device) if result["loss"] in TITLES]  # skip removed losses
     name = "speed" if options.device == "cpu" else f"speed-{options.device}"
-    path = DOCS / f"{name}.md"
-    text = path.read_text(encoding="utf-8") if path.exists() else f"# Speed and memory\n\n{MARK}"
-    by_hand, _, before = text.partition(MARK)
-    path.write_text(by_hand + MARK + "\n" + page(results, options.device, before), encoding="utf-8")
+    path = RECORDS / f"{name}.md"
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    path.write_text(TITLE + page(results, options.device, before), encoding="utf-8")
     if options.device == "cpu":
         readme.main(DOCS.parent)
     if any(result["loss"] == "info_nce" for result in results):

@@ -30,13 +30,15 @@ def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pyte
     }
     monkeypatch.setattr(speed, "WORK", tmp_path / "work")
     monkeypatch.setattr(speed, "DOCS", tmp_path)
+    monkeypatch.setattr(speed, "RECORDS", tmp_path)
     monkeypatch.setattr(readme, "main", written.append)
     (tmp_path / "work" / "cpu").mkdir(parents=True)
     (tmp_path / "work" / "cpu" / "info_nce-2048-128.json").write_text(json.dumps(result), encoding="utf-8")
-    (tmp_path / "speed.md").write_text(f"# By hand\n\n{speed.MARK}\nold", encoding="utf-8")
+    (tmp_path / "speed.md").write_text("old\n\n### With normalisation\n\nkept\n", encoding="utf-8")
     speed.main(["--report"])
     page = (tmp_path / "speed.md").read_text(encoding="utf-8")
-    assert page.startswith("# By hand\n\n")
+    assert page.startswith("# Measurements of speed")
+    assert "### With normalisation\n\nkept" in page
     assert "old" not in page
     assert "| roofline, NumPy | 300 |\n" in page
     assert "| portable_nce, NumPy | 355 (1.15) |\n" in page
@@ -70,9 +72,10 @@ def test_other_losses_share_tables() -> None:
 def test_the_numbers_of_readme_and_speed_are_those_of_the_records(tmp_path: Path) -> None:
     """As `benchmarks/readme.py` writes them."""
     text = (readme.ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.with_numbers(text, readme.numbers(readme.ROOT / "docs")) == text
+    assert readme.with_numbers(text, readme.numbers(readme.ROOT)) == text
     text = (readme.ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
-    assert readme.with_numbers(text, readme.summary(text)) == text
+    measured = (readme.ROOT / "benchmarks" / "speed.md").read_text(encoding="utf-8")
+    assert readme.with_numbers(text, readme.summary(measured)) == text
     for number, draw in enumerate((readme.draw, readme.draw_sizes)):
-        draw(text, tmp_path / f"{number}.png")
+        draw(measured, tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").stat().st_size > 0
