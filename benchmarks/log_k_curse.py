@@ -6,7 +6,7 @@ et al., 2021, arXiv:2107.01152), with the embeddings handed to the loss in float
 pairs, in the same order, from the same weights. A second run memorises one batch at a low temperature, and compares
 every gradient with the exact one.
 
-`python benchmarks/log_k_curse.py` writes docs/log_k_curse.png and the numbers of docs/log_k_curse.md; `--quick` trains
+`python benchmarks/log_k_curse.py` writes docs/log_k_curse.png and benchmarks/log_k_curse.md; `--quick` trains
 for a few steps, prints the tables and writes nothing; `--choose` prints the grid that the hyper-parameters come from.
 Needs torch, scikit-learn, matplotlib and mpmath.
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DOCS = Path(__file__).parents[1] / "docs"
-MARK = "<!-- What follows is written by benchmarks/log_k_curse.py. -->\n"
+TITLE = "# Measurements of the log-K curse\n\n<!-- Written by benchmarks/log_k_curse.py. -->\n\n"
 
 DRAWN_ONLY = (32, 128)
 """Batch sizes in the picture only."""
@@ -769,11 +769,9 @@ def draw(results: Results, output: Path) -> None:
 
 
 def write(results: Results) -> None:
-    """Draw the picture, and replace the numbers after the prose."""
+    """Draw the picture, and write the tables."""
     draw(results, DOCS / "log_k_curse.png")
-    page = DOCS / "log_k_curse.md"
-    prose = page.read_text(encoding="utf-8").partition(MARK)[0]
-    page.write_text(f"{prose}{MARK}\n{tables(results)}", encoding="utf-8")
+    Path(__file__).with_suffix(".md").write_text(f"{TITLE}{tables(results)}", encoding="utf-8")
 
 
 def main() -> None:

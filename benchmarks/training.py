@@ -274,7 +274,7 @@ def document(record: Mapping[str, Any]) -> str:
 
 RESULTS: Final = """\
 - **Quality equals that of `cross_entropy`.** All libraries compute the same formula: from the same seed, mean reciprocal ranks (MRR) differ by at most {apart:.2f} points from its {usual} % ({before} % before training). FlatNCE has {flat} %, InfoNCE in chunks, in batches of {plan.batches[1]} for as many epochs, {larger} %.
-- **Time of a step of {small} and of {large} pairs, divided by that of `cross_entropy`:** {times}; in chunks, which encode each pair twice, {slower}.
+- **Time of a step of {small} and of {large} pairs, divided by the time of `cross_entropy`:** {times}; in chunks, which encode each pair twice, {slower}.
 - **Largest batch in {record[limit]} MiB:** in chunks {most}; whole {most_whole}.
 """  # noqa: E501  (long lines)
 
@@ -305,7 +305,7 @@ encoder, data and budget.
 | `cross_entropy` | the usual formula on PyTorch |
 | training | epochs: {plan.epochs}; batches of {plan.batches[0]}; Adam at {rate}; seeds: {seeds} (± deviation) |
 | time | processor time of a step in one thread; losses take turns; medians over rounds |
-| gradients | relative difference to those of `cross_entropy` in the first step: at most {record[error]:.0e} |
+| gradients | relative difference from `cross_entropy` in the first step: at most {record[error]:.0e} |
 | memory | peak above weights and optimiser, each loss in its process |
 | in chunks | of {task.CHUNK} pairs |
 
