@@ -155,7 +155,7 @@ def summary(page: str) -> str:
         *((label, of_both(name, SIZE), of_both(name, LARGE)) for name, label in BARS.items()),
     ]
     lines = [
-        f"PyTorch's `linear_cross_entropy` takes {of_both(FUSED, SIZE)} and {of_both(FUSED, LARGE)}.",
+        f"PyTorch's `linear_cross_entropy` takes {of_both(FUSED, SIZE)}; {LARGE}: {of_both(FUSED, LARGE)}.",
         f"Other losses of {SIZE} on PyTorch take {span(OURS)}, the eager formulas {span(EAGER)}.",
         f"From 2048 rows, InfoNCE takes {min(ratios):.2f} to {max(ratios):.2f} times the roofline.",
         f"**Small batches are slower than eager code:** {of_small(page)}. No GPU was measured.",

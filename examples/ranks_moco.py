@@ -6,6 +6,7 @@ Parameters and queue are those of one process that has the whole batch, also aft
 script says how far they are off.
 """
 
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
 import copy

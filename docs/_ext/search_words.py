@@ -51,8 +51,9 @@ class SearchWords(SphinxTransform):
 
     default_priority = 5
 
-    def apply(self, **_: Any) -> None:
+    def apply(self, **options: Any) -> None:
         """Add one node a place."""
+        del options
         for place, words in WORDS.items():
             page, _, section = place.partition("#")
             if page == self.env.docname:

@@ -119,20 +119,6 @@ def value_and_grad(
     return _ValueAndGrad(fn, argnums, has_aux)
 
 
-@overload
-def grad(
-    fn: Callable[Concatenate[ArrayOf[ArrayT], Parameters], Result],
-    argnums: Literal[0] = 0,
-    has_aux: Literal[False] = False,
-) -> Callable[Concatenate[ArrayOf[ArrayT], Parameters], ArrayT]: ...
-@overload
-def grad(
-    fn: Callable[Concatenate[First, Parameters], Result], argnums: Literal[0] = 0, has_aux: Literal[False] = False
-) -> _FunctionOf[First, Parameters, First]: ...
-@overload
-def grad(
-    fn: Callable[Parameters, object], argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Callable[Parameters, Any]: ...
 def grad(
     fn: Callable[Parameters, object], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[Parameters, Any]:

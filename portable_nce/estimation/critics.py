@@ -60,11 +60,7 @@ def mean_loss(scores: Array) -> float:
 
 def _by_differentiation(scores: Callable[[Any, Inputs, Inputs], Array]) -> Callable[[Any, Inputs, Inputs], Any]:
     """Gradient of InfoNCE of a score function, by the library."""
-
-    def loss(parameters: Any, x: Inputs, y: Inputs) -> Array:
-        return from_scores.info_nce(scores(parameters, x, y))
-
-    return grad(loss)
+    return grad(lambda parameters, x, y: from_scores.info_nce(scores(parameters, x, y)))
 
 
 # ------------------------------------------------------------------------------------------------------------- networks

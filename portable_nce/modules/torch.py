@@ -1054,12 +1054,12 @@ class SentenceLoss(nn.Module):
         """
         columns = [self._embeddings(features) for features in sentence_features]
         if not self.takes_labels and self.labels_as is None:
-            return self.loss(*columns)  # type: ignore[no-any-return]
+            return self.loss(*columns)
         if labels is None:
             raise ValueError(f"labels: expected those of the rows for {self.loss!r}, got None")
         if self.labels_as is not None:
-            return self.loss(*columns, **{self.labels_as: labels})  # type: ignore[no-any-return]
-        return self.loss(*columns, labels)  # type: ignore[no-any-return]
+            return self.loss(*columns, **{self.labels_as: labels})
+        return self.loss(*columns, labels)
 
     def _embeddings(self, features: Mapping[str, Any]) -> Tensor:
         if self.chunk_size is None:

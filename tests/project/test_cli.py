@@ -16,6 +16,7 @@ import portable_nce
 from portable_nce._cli import agreement, main
 from portable_nce._cli.agreement import LIMITS, errors
 from portable_nce._cli.libraries import Unavailable, open_library, require
+from portable_nce.testing import make_cases
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -172,7 +173,8 @@ def test_check_shows_its_progress_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert list(agreement._shown(["a", "b"])) == ["a", "b"]  # noqa: SLF001
+    cases = make_cases(2)[:2]
+    assert list(agreement._shown(cases)) == [*cases]  # noqa: SLF001
     assert "] 1 of 2 cases" in capsys.readouterr().err
 
 
