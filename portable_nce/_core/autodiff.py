@@ -55,6 +55,12 @@ def stop_gradient(x: ArrayOf[ArrayT], /) -> ArrayT:
     return adapter_of(x).stop_gradient(x)
 
 
+def no_gradient(static: object, arrays: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> tuple[()]:
+    """The backward of a function of constants for `Adapter.custom_vjp`, which compiles it where there is a compiler."""
+    del static, arrays, outputs, cotangents
+    return ()
+
+
 @overload
 def value_and_grad(
     fn: Callable[Concatenate[ArrayOf[ArrayT], Parameters], Result], argnums: Literal[0] = 0, has_aux: bool = False

@@ -15,10 +15,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._core.autodiff import stop_gradient
-from .._core.checks import all_entries, entry_at_hand
+from .._core.autodiff import no_gradient, stop_gradient
+from .._core.checks import all_entries, entry_at_hand, is_half
 from .._core.namespace import device_of, namespace_of
-from .._core.numerics import LARGEST_SQUARE, continued, upcast
+from .._core.numerics import continued, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
@@ -26,7 +26,7 @@ from ..pairings import AheadOfQueue, ByIndex, Pairing
 from ..similarities import number_of_flags, numbers_of_columns, with_numbers
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
-from .sets import RuleSets
+from .sets import PairRule, RuleSets
 from .tiling import masked
 
 
@@ -149,7 +149,7 @@ def zeroed(x: Array, live: Array | None, *, n_flags: int = 0, scores: bool = Fal
     constant = stop_gradient(x)
     if scores:
         constant = xp.where(constant == -math.inf, xp.zeros_like(constant), constant)
-    kept = xp.logical_or(live, _squares(xp, constant) <= LARGEST_SQUARE)
+    kept = xp.logical_or(live, _squares(xp, constant) <= _most(xp, x))
     x = xp.where(xp.reshape(kept, (-1,) + (1,) * (len(x.shape) - 1)), x, xp.zeros_like(x))
     return xp.concat([x, given[..., features:]], axis=-1) if n_flags else x
 
@@ -168,6 +168,11 @@ def _squares(xp: Namespace, x: Array) -> Array:
     """Sum of the squares of each row."""
     x = upcast(xp, x if len(x.shape) == 2 else xp.reshape(x, (x.shape[0], -1)))  # noqa: PLR2004  (a matrix)
     return adapter_of(x).row_dots(x, x)
+
+
+def _most(xp: Namespace, x: Array) -> float:
+    """Largest square of a row whose products with others are finite, times a factor of a million."""
+    return float(xp.finfo(xp.float32 if is_half(x.dtype) else x.dtype).max) * 2.0**-20
 
 
 def _largest_square(xp: Namespace, x: Array) -> Array:
@@ -210,7 +215,7 @@ def _are_finite(matrix: ScoreMatrix) -> bool:
 def _is_small(x: Array) -> bool:
     """Whether the squares of all rows are known to be finite, and far from overflow."""
     square = entry_at_hand(x, _largest_square)
-    return square is not None and square <= LARGEST_SQUARE
+    return square is not None and square <= _most(namespace_of(x), x)
 
 
 def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
@@ -222,25 +227,43 @@ def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     if pairing.outline is not None:
         matrix = matrix._replace(pairing=pairing._replace(rule=pairing.outline))
     rule, inputs = matrix.pair_rule()
-    first = stop_gradient(inputs.rows[0][:, :1])
-    xp, adapter = namespace_of(first), adapter_of(first)
-    shape, mode = inputs.shape, adapter.mode
-    columns = tuple(stop_gradient(y[:, :1]) for y in inputs.columns)
-    inputs = inputs._replace(rows=(first,), columns=columns, by_row=() if counted is None else (counted,))
-    sets, by_block = RuleSets(rule, inputs), inputs._replace(columns=(), column_labels=(), column_numbers=())
+    first, *columns = (stop_gradient(x[:, :1]) for x in (*inputs.rows[:1], *inputs.columns))
+    inputs = inputs._replace(
+        rows=(first,), columns=tuple(columns), by_row=() if counted is None else (counted,), partners=(), scale=()
+    )
+    # With a mask, arrays of the size of the matrix exist already.
+    mode = adapter_of(first).mode
+    size = inputs.shape[0] if matrix.mask is not None else masked(*inputs.shape, matrix.block_size, mode=mode).block
+    layout = _Judged(rule, inputs.counts, needs, size)
+    return Live(*adapter_of(first).custom_vjp(_judge, no_gradient)(layout, *inputs.flat))
+
+
+class _Judged(NamedTuple):
+    """Static arguments of `_judge`."""
+
+    rule: PairRule
+    counts: tuple[int, ...]
+    needs: Needs
+    size: int
+
+
+def _judge(layout: _Judged, *arrays: Array) -> Arrays:
+    """Rows that count and columns that they use, by the positives and negatives of each block of rows."""
+    inputs = Inputs.of(layout.counts, arrays)
+    first, n_columns = inputs.rows[0], inputs.shape[1]
+    xp = namespace_of(first)
+    sets, by_block = RuleSets(layout.rule, inputs), inputs._replace(columns=(), column_labels=(), column_numbers=())
 
     def step(carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         block = Inputs.of(by_block.counts, arrays)
-        whole = (block.rows[0].shape[-2], shape[1])
+        whole = (block.rows[0].shape[-2], n_columns)
         members = [xp.broadcast_to(x, whole) for x in sets.of(0, start, block)[:2]]
-        used = _used(xp, members, needs, *block.by_row)
+        used = _used(xp, members, layout.needs, *block.by_row)
         return (xp.logical_or(carry[0], xp.any(used, axis=0)),), (xp.any(used, axis=1),)
 
-    # With a mask, arrays of the size of the matrix exist already.
-    size = shape[0] if matrix.mask is not None else masked(*shape, matrix.block_size, mode=mode).block
-    nothing = xp.zeros((shape[1],), dtype=xp.bool, device=device_of(first))
-    (of_columns,), (of_rows,) = adapter.scan(step, (nothing,), by_block.flat, size)
-    return Live(of_rows, of_columns)
+    nothing = xp.zeros((n_columns,), dtype=xp.bool, device=device_of(first))
+    (of_columns,), (of_rows,) = adapter_of(first).scan(step, (nothing,), by_block.flat, layout.size)
+    return of_rows, of_columns
 
 
 def _of_kind(matrix: ScoreMatrix, needs: Needs, counted: Array | None) -> Live:

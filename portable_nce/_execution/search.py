@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from .._core.autodiff import stop_gradient
+from .._core.autodiff import no_gradient, stop_gradient
 from .._core.equality import Record
 from .._core.namespace import device_of, namespace_of, on_accelerator
 from .._core.notes import note
@@ -92,7 +92,7 @@ def _run_search(
     note(Searched(layout, inputs))
     if matrix.similarity.pullback is None:  # a user's function may differ in each call, and close over recorded arrays
         return _search(layout, *inputs.flat)
-    best, columns = adapter_of(inputs.rows[0]).custom_vjp(_search, _no_gradient)(layout, *inputs.flat)
+    best, columns = adapter_of(inputs.rows[0]).custom_vjp(_search, no_gradient)(layout, *inputs.flat)
     return stop_gradient(best), columns
 
 
@@ -141,11 +141,6 @@ def block_of(layout: SearchLayout, inputs: Inputs) -> int | Bounds:
     first, held = inputs.rows[0], layout.channel.held(inputs.rows, inputs.columns)
     mode = adapter_of(first).mode
     return searched(*inputs.shape, layout.block_size, mode=mode, far=on_accelerator(first), **held)
-
-
-def _no_gradient(static: object, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
-    del static, arrays, outputs, cotangents
-    return ()
 
 
 def highest(scores: Array, count: int) -> tuple[Array, Array]:
