@@ -5,9 +5,6 @@ record these operations, and compiles the recorded instructions to a function. A
 30?") is recorded as a *guard*: if its answer differs in a run, the program does not apply, and returns None. A function
 has no program if it uses an array that is not an argument, branches on an entry in another way, or scans several
 blocks.
-
-Instructions are simplified: what depends only on shapes is computed once, common subexpressions once per run, and
-unused results not at all.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from threading import local
 from typing import Any, NamedTuple, NoReturn
 
 from .namespace import is_array, namespace_of, namespaces
-from .numerics import itemsize
 from .protocol import KERNELS, Array, Namespace
 from .registry import adapter_of, adapters
 
@@ -31,17 +27,6 @@ Program = Callable[..., Arrays | None]
 
 LARGE = 2**14
 """Number of entries from which an array is freed after its last use."""
-
-_MAX_CONSTANT_BYTES = 2**16
-"""Largest size of an array that is kept with a program."""
-
-_IN_PLACE = {"iadd", "isub", "imul", "itruediv", *(name for name, overwrites in KERNELS.items() if overwrites)}
-"""Functions that may write into their first argument, and return it."""
-_VIEWS = frozenset({"T", "getitem", "reshape", "expand_dims", "squeeze", "permute_dims", "matrix_transpose"})
-_VIEWS |= {"broadcast_to", "astype", "flip", "moveaxis"}
-"""Functions whose result may share memory with their first argument."""
-_OF_SHAPES = frozenset({"zeros_like", "ones_like", "full_like"})
-"""Functions whose result does not depend on the entries of their first argument."""
 
 
 class NotTraceableError(Exception):
@@ -75,40 +60,23 @@ class _Instruction(NamedTuple):
     An instruction without a result is a guard: its function raises an error if the program does not apply.
     """
 
-    name: str
     function: Callable[..., Any]
     arguments: tuple[int, ...]
     result: int | None
 
 
 class _Trace:
-    """Instructions recorded so far, and the values of all slots that are equal in every run.
-
-    Attributes
-    ----------
-    large : set of int
-        Slots of large arrays.
-    constant : set of int
-        Slots that are equal in every run: literals, and small arrays computed from them.
-    base : list of int
-        For each slot, the first slot whose memory it may share.
-    mutated : set of int
-        Base slots of memory that is written.
-    """
+    """Instructions recorded so far, the values of all slots that are literals, and the slots of large arrays."""
 
     def __init__(self) -> None:
         self.instructions: list[_Instruction] = []
         self.values: list[Any] = []
         self.large: set[int] = set()
-        self.constant: set[int] = set()
-        self.base: list[int] = []
-        self.mutated: set[int] = set()
         self.literals: dict[tuple[type, str], int] = {}
 
     def add(self, value: Any) -> int:
         """Slot of a new value."""
         self.values.append(value)
-        self.base.append(len(self.base))
         return len(self.values) - 1
 
     def new_value(self, value: Any) -> Any:
@@ -128,90 +96,56 @@ class _Trace:
             return value.slot
         if type(value) in {list, tuple} and any(isinstance(x, _Traced) for x in value):
             kind = type(value)
-            return int(self.record(0, kind.__name__, lambda *items: kind(items), *value).slot)
+            return int(self.record(0, lambda *items: kind(items), *value).slot)
         if is_array(value):
             raise NotTraceableError("an array that is not an argument")
         key = type(value), repr(value)
         if key not in self.literals:
             self.literals[key] = self.add(value)
-            self.constant.add(self.literals[key])
         return self.literals[key]
 
-    def record(self, result: Any, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def record(self, result: Any, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Record a call and its result; the items of a tuple are further instructions."""
         slots = tuple([self.slot(x) for x in arguments])
         traced_result = self.new_value(0 if isinstance(result, tuple) else result)
-        function, text = (partial(function, **options), f"{name} {options}") if options else (function, name)
-        self.instructions.append(_Instruction(text, function, slots, traced_result.slot))
-        if name in _IN_PLACE:
-            self.mutated.add(self.base[slots[0]])
-        if name in _IN_PLACE or name in _VIEWS or isinstance(result, tuple) or isinstance(function, itemgetter):
-            self.base[traced_result.slot] = self.base[slots[0]]
+        function = partial(function, **options) if options else function
+        self.instructions.append(_Instruction(function, slots, traced_result.slot))
         if isinstance(result, tuple):
-            return tuple([self.record(x, f"item {k}", itemgetter(k), traced_result) for k, x in enumerate(result)])
-        if self.constant.issuperset(slots[1:] if name in _OF_SHAPES else slots) and _is_small(result):
-            self.values[traced_result.slot] = result
-            self.constant.add(traced_result.slot)
+            return tuple([self.record(x, itemgetter(k), traced_result) for k, x in enumerate(result)])
         return traced_result
 
-    def call(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
+    def call(self, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Result of a function; recorded if it consists of arrays."""
         if any(isinstance(x, _Traced) for x in options.values()):
             raise NotTraceableError("an array as an option")
         result = function(*map(_value, args), **options)
         if not is_array(result) and not isinstance(result, tuple):
             return result  # a property of a dtype
-        return self.record(result, name, function, *args, **options)
+        return self.record(result, function, *args, **options)
 
     def guard(self, function: Callable[..., Any], *arguments: Any) -> bool:
         """Answer of a guard, which is recorded."""
         answer = bool(function(*map(_value, arguments)))
         slots = tuple([self.slot(x) for x in arguments])
-        self.instructions.append(_Instruction(function.__name__, partial(_check_guard, answer, function), slots, None))
+        self.instructions.append(_Instruction(partial(_check_guard, answer, function), slots, None))
         return answer
-
-    def needed(self, results: Sequence[int]) -> list[_Instruction]:
-        """Instructions that a run needs for its results."""
-        mutated = self.mutated | {self.base[k] for k in results}  # callers may write into results
-        same: dict[int, int] = {}
-        first: dict[Any, int] = {}
-        instructions = []
-        for op in self.instructions:
-            slots = tuple([same.get(k, k) for k in op.arguments])
-            result_slots = () if op.result is None else (op.result,)
-            shared = any(self.base[k] in mutated for k in (*slots, *result_slots))
-            if op.result is None or shared or op.result in self.large - self.constant:
-                instructions.append(op._replace(arguments=slots))
-            elif (op.name, slots) in first:
-                same[op.result] = first[op.name, slots]
-            else:
-                first[op.name, slots] = op.result
-                if op.result not in self.constant:
-                    instructions.append(op._replace(arguments=slots))
-        used, kept = {*results}, []
-        for op in reversed(instructions):
-            if op.result is None or op.result in used or self.base[op.result] in self.mutated:
-                used.update(op.arguments)
-                kept.append(op)
-        return kept[::-1]
 
     def program(self, inputs: int, outputs: Sequence[Any]) -> Program:
         """Function that runs the instructions, and releases each large array after its last use."""
         results = [self.slot(x) for x in outputs]
-        used, instructions = {*results}, self.needed(results)
+        used = {*results}
         steps: list[tuple[Callable[..., Any], int, int | None, Sequence[int], int]] = []
-        for op in reversed(instructions):
+        for op in reversed(self.instructions):
             large = self.large & {*op.arguments, -1 if op.result is None else op.result}
             steps += [(_released, slot, None, (), slot) for slot in sorted(large - used)]
             used |= large
             first, second, *rest = (*op.arguments, None) if len(op.arguments) == 1 else op.arguments
             steps.append((op.function, first, second, rest, first if op.result is None else op.result))
         steps.reverse()
-        read = {*results}.union(*(op.arguments for op in instructions)) - {op.result for op in instructions}
-        constants = [value if k in read else None for k, value in enumerate(self.values)][inputs:]
+        literals = self.values[inputs:]
 
         def program(*arguments: Any) -> Arrays | None:
-            values = [*arguments, *constants]
+            values = [*arguments, *literals]
             try:
                 for function, first, second, rest, result in steps:  # no function per step: calls dominate the run time
                     if second is None:
@@ -240,10 +174,6 @@ def _check_guard(answer: bool, function: Callable[..., Any], *arguments: Any) ->
 
 def _released(_: Array) -> None:
     """None, which replaces an array after its last use."""
-
-
-def _is_small(x: Any) -> bool:
-    return is_array(x) and math.prod(x.shape) * itemsize(x) <= _MAX_CONSTANT_BYTES
 
 
 def _value(x: Any) -> Any:
@@ -276,10 +206,10 @@ class TracedArray(_Traced):
     shape = property(lambda self: self.value.shape)
     dtype = property(lambda self: self.value.dtype)
     device = property(lambda self: self.value.device)
-    T = property(lambda self: self.trace.record(self.value.T, "T", attrgetter("T"), self))
+    T = property(lambda self: self.trace.record(self.value.T, attrgetter("T"), self))
 
     def __getitem__(self, index: Any) -> Any:
-        return self.trace.record(self.value[_value(index)], "getitem", operator.getitem, self, index)
+        return self.trace.record(self.value[_value(index)], operator.getitem, self, index)
 
 
 class TracedNumber(_Traced):
@@ -294,7 +224,7 @@ class TracedNumber(_Traced):
 def _operation(function: Callable[..., Any], *, reflected: bool = False) -> Callable[..., Any]:
     def apply(*operands: Any) -> Any:
         ordered = operands[::-1] if reflected else operands
-        return operands[0].trace.record(function(*map(_value, ordered)), function.__name__, function, *ordered)
+        return operands[0].trace.record(function(*map(_value, ordered)), function, *ordered)
 
     return apply
 
@@ -326,7 +256,7 @@ class _TracedNamespace:
         function = getattr(self._namespace, name)
         if isinstance(function, type) or not callable(function):
             return function
-        return lambda *args, **options: _current.trace.call(name, function, args, options)
+        return lambda *args, **options: _current.trace.call(function, args, options)
 
 
 def _is_known(x: Any) -> bool:
@@ -352,7 +282,7 @@ class _TracedAdapter:
         number = self._adapter.concrete_value(x.value)
         if number is None:
             return None
-        read = x.trace.record(number, "concrete_value", self._adapter.concrete_value, x)
+        read = x.trace.record(number, self._adapter.concrete_value, x)
         x.trace.guard(_is_known, read)  # torch reads None while another thread compiles
         return read
 
@@ -365,7 +295,7 @@ class _TracedAdapter:
         if name not in KERNELS:
             raise NotTraceableError(name)
         kernel = getattr(self._adapter, name)
-        return lambda *args, **options: _current.trace.call(name, kernel, args, options)
+        return lambda *args, **options: _current.trace.call(kernel, args, options)
 
 
 _kinds: dict[type, type[TracedArray]] = {}

@@ -12,21 +12,14 @@ Namespace: TypeAlias = Any
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-KERNELS: dict[str, bool] = {}
-"""The methods of adapters that `kernel` declares, and whether they may overwrite their first argument."""
+KERNELS: set[str] = set()
+"""The methods of adapters that `kernel` declares."""
 
 
-def kernel(*, overwrites: bool = False) -> Callable[[Method], Method]:
-    """Declare a method of adapters that programs replay: a function of arrays that reads no entry.
-
-    `overwrites`: it may write into its first argument, and return that.
-    """
-
-    def declared(method: Method) -> Method:
-        KERNELS[method.__name__] = overwrites
-        return method
-
-    return declared
+def kernel(method: Method) -> Method:
+    """Declare a method of adapters that programs replay: a function of arrays that reads no entry."""
+    KERNELS.add(method.__name__)
+    return method
 
 
 class Differentiation(Protocol):
@@ -130,29 +123,29 @@ class Adapter(Differentiation, Protocol):
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or that of a context such as autocast."""
 
-    @kernel(overwrites=True)
+    @kernel
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
         """Return the exponential of `x`, which may be overwritten; `bounded`: nearly all entries lie in [-30, 30].
 
         Otherwise subnormal results may be 0: processors are a hundred times slower with them.
         """
 
-    @kernel()
+    @kernel
     def sum_along(self, x: Array, axis: int) -> Array:
         """Return the sums of a matrix along its axis 0 or 1, in the fastest way without loss of precision."""
 
-    @kernel()
+    @kernel
     def row_dots(self, x: Array, y: Array) -> Array:
         """Return the inner products of the rows of two arrays of equal shape, without overflow warnings."""
 
-    @kernel(overwrites=True)
+    @kernel
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
         """Return a matrix with `value` at `count` entries from (row, column) along a diagonal; `x` may be overwritten.
 
         The value is a number, or an array with one entry per row of the matrix.
         """
 
-    @kernel(overwrites=True)
+    @kernel
     def fill_columns(self, x: Array, columns: Array, value: float | Array) -> Array:
         """Return a matrix with `value` in one column of each row; `x` may be overwritten.
 
@@ -168,15 +161,15 @@ class Adapter(Differentiation, Protocol):
     def rounded_product(self, x: Array, y: Array, dtype: Any) -> Array:
         """Return the product of two arrays that broadcast to the shape of the first, rounded to a 16-bit `dtype`."""
 
-    @kernel()
+    @kernel
     def clipped(self, x: Array, low: float, high: float) -> Array | None:
         """Return `x` limited to a range, NaN staying NaN; None for the core's formula."""
 
-    @kernel()
+    @kernel
     def softplus_and_sigmoid(self, x: Array) -> tuple[Array, Array] | None:
         """Return ``log(1 + exp(x))`` and its derivative with small relative errors; None for the core's formula."""
 
-    @kernel()
+    @kernel
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:
         """Return unit rows of any finite rows, and lengths, infinite for rows of zeros; None for the core's formula."""
 

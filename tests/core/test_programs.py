@@ -163,7 +163,7 @@ def test_programs_hold_no_array_and_let_go_of_large_ones_early() -> None:
 
     def chain(x: Any) -> tuple[Any]:
         for _ in range(5):
-            x = x.trace.call("watched", watched, (x,), {}) if hasattr(x, "trace") else watched(x)
+            x = x.trace.call(watched, (x,), {}) if hasattr(x, "trace") else watched(x)
         return (x,)
 
     program, found = traced(chain, (), (x,))
@@ -214,7 +214,7 @@ def test_each_run_has_arrays_of_its_own(variant: Variant, function: Callable[[An
                 own[...] = 7.0  # callers may write into results
 
 
-def test_a_run_computes_what_it_needs_and_nothing_twice() -> None:
+def test_a_run_repeats_the_calls_of_the_function() -> None:
     calls: list[str] = []
 
     def sums(x: Any) -> Any:
@@ -223,7 +223,7 @@ def test_a_run_computes_what_it_needs_and_nothing_twice() -> None:
                 calls.append(name)
                 return sum(args)
 
-            return x.trace.call(name, add, args, {})
+            return x.trace.call(add, args, {})
 
         constant = called("of constants", namespace_of(x).zeros_like(x), 1.0)
         called("unused", x, constant)
@@ -233,7 +233,7 @@ def test_a_run_computes_what_it_needs_and_nothing_twice() -> None:
     assert program is not None
     calls.clear()
     program(np.ones(3))
-    assert calls == ["twice", "of another"]
+    assert calls == ["of constants", "unused", "twice", "twice", "of another"]
 
 
 def test_threads_trace_at_once() -> None:
