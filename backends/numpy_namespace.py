@@ -39,10 +39,13 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
 
 def _compat() -> Any:
     """array-api-compat's namespace."""
-    try:  # vendored next to this package
-        from ...array_api_compat import numpy as compat  # noqa: PLC0415  (its import takes long)
-    except ImportError:
+    if TYPE_CHECKING:
         from array_api_compat import numpy as compat  # noqa: PLC0415
+    else:
+        try:  # vendored next to this package
+            from ...array_api_compat import numpy as compat  # noqa: PLC0415
+        except ImportError:
+            from array_api_compat import numpy as compat  # noqa: PLC0415
     return compat
 
 

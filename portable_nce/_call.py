@@ -178,12 +178,14 @@ def contrast(
         {"x": x} if y is None else {"x": x, "y": y},
         resolve_objective(objective),
         pairing,
-        Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric, hardness),
+        LossOptions(
+            temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric, hardness
+        ),
     )
 
 
-class Options(NamedTuple):
-    """Options that the losses share, in the order of their signatures.
+class LossOptions(NamedTuple):
+    """LossOptions that the losses share, in the order of their signatures.
 
     `scaled_by`: name of the argument stored as `temperature`. All names but "temperature" mean an inverse temperature.
     """
@@ -213,7 +215,7 @@ class Embedding(NamedTuple):
         return Embedding(namespace_of(*arrays).concat([*arrays], axis=0), sum(dtypes, ()))
 
 
-class Layout(NamedTuple):
+class ColumnLayout(NamedTuple):
     """How the columns of a loss relate to its rows, and to the columns of other ranks.
 
     Attributes
@@ -246,16 +248,16 @@ class Layout(NamedTuple):
     later_weights: Array | None = None
 
 
-ANY = Layout()
-PAIRED = Layout(paired=True)
+ANY = ColumnLayout()
+PAIRED = ColumnLayout(paired=True)
 
 
 def contrast_embeddings(
     embeddings: dict[str, Any],
     objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
     pairing: Pairing,
-    options: Options,
-    layout: Layout = ANY,
+    options: LossOptions,
+    layout: ColumnLayout = ANY,
     *,
     dtype: Any = None,
     parameters: dict[str, Any] | None = None,
@@ -268,25 +270,25 @@ def contrast_embeddings(
     which are numbers or arrays of one entry. The result has the dtype of the arrays, or `dtype`.
     """
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
-    call = Call(embeddings, objective, pairing, options, layout, parameters, dtype)
+    call = LossCall(embeddings, objective, pairing, options, layout, parameters, dtype)
     kind = None if factor is not None else kind_of(call)
     plan = None if kind is None else PLANS.get(kind)
     return _compute(call, factor, kind) if plan is None else _run_plan(plan, call)
 
 
-class Call(NamedTuple):
+class LossCall(NamedTuple):
     """Arguments of `contrast_embeddings`; the parameters include the temperature or logit scale."""
 
     embeddings: dict[str, Any]
     objective: Any
     pairing: Pairing
-    options: Options
-    layout: Layout
+    options: LossOptions
+    layout: ColumnLayout
     parameters: dict[str, Any]
     dtype: Any
 
 
-def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:
+def _compute(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:
     """Loss of a call without a kept plan; keeps one if `kind` is given."""
     options = _checked_options(call.options)
     chosen = resolve_similarity(options.similarity)
@@ -302,7 +304,7 @@ def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
         # Ranks that differ here would exchange different sums and hang; the pairing of a full queue has no flags.
         coupled = across.check and isinstance(objective, Objective)
         coupled = coupled and couples_rows(objective, x, in_one_block=lambda: False)
-        shards = _agree(across, args, {"pairing": call.pairing, "coupling of rows": coupled})
+        shards = _agree_on_arguments(across, args, {"pairing": call.pairing, "coupling of rows": coupled})
         if call.pairing.extra_columns:
             args, chosen = _gather_extra_columns(shards, args, chosen)
             shards = shards._replace(columns=shards.rows)
@@ -351,7 +353,7 @@ def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     return finish(xp, result, dtype, options.reduction)
 
 
-def _scale_in(xp: Namespace, parameters: dict[str, Any], options: Options, x: Array) -> Any:
+def _scale_in(xp: Namespace, parameters: dict[str, Any], options: LossOptions, x: Array) -> Any:
     """Factor of the scores: the logit scale, or the inverse temperature."""
     value = parameters[options.scaled_by]
     return scale_of(xp, value, x) if options.scaled_by == "temperature" else value
@@ -363,7 +365,7 @@ def _sources(pairing: Pairing, scale: Any, arrays: list[Array], weights: Any, pa
     return [scale, *arrays, *rows, *columns, *pairs, weights, *parameters.values()]
 
 
-def _run_plan(plan: Plan, call: Call) -> Array:
+def _run_plan(plan: Plan, call: LossCall) -> Array:
     """Loss by a kept plan; of the arguments, only entries of arrays are checked."""
     options = call.options
     embeddings = [native(x.array if isinstance(x, Embedding) else x) for x in call.embeddings.values()]
@@ -521,8 +523,8 @@ class _Arguments(NamedTuple):
     objective: Any
     pairing: Pairing
     pairs: _PairChecks
-    options: Options
-    layout: Layout
+    options: LossOptions
+    layout: ColumnLayout
     dtype: Any
 
     @property
@@ -567,7 +569,7 @@ class _Arguments(NamedTuple):
         return rows, columns
 
 
-def _check(call: Call, options: Options) -> _Arguments:
+def _check(call: LossCall, options: LossOptions) -> _Arguments:
     layout, names = call.layout, (next(iter(call.embeddings)), next(reversed(call.embeddings)))
     entered = _entered(call.embeddings, options, call.parameters)
     xp, options = entered.xp, entered.options
@@ -587,14 +589,14 @@ def _check(call: Call, options: Options) -> _Arguments:
         xp, names, x, partners, y, inputs, entered.others, call.objective, call.pairing, pairs, options, layout, dtype
     )
     return args._replace(
-        pairs=_check_pairs(args),
+        pairs=_check_pairing(args),
         parameters=_checked_parameters(xp, entered.others, options, layout, x),
         options=options._replace(weights=row_weights(xp, options.weights, x.shape[0], x)),
     )
 
 
 def _checked_parameters(
-    xp: Namespace, parameters: dict[str, Any], options: Options, layout: Layout, x: Array
+    xp: Namespace, parameters: dict[str, Any], options: LossOptions, layout: ColumnLayout, x: Array
 ) -> dict[str, Any]:
     """Parameters as Python numbers, or as upcast arrays."""
     checked, shared = {}, options.across is not None
@@ -638,7 +640,7 @@ def _gather_extra_columns(shards: Shards, args: _Arguments, similarity: Similari
     return args._replace(y=joined(args.y, keys)), similarity
 
 
-def _agree(across: Ranks, args: _Arguments, compared: dict[str, Any]) -> Shards:
+def _agree_on_arguments(across: Ranks, args: _Arguments, compared: dict[str, Any]) -> Shards:
     """Shards of the batch, once ranks have compared sizes and the named values."""
     n_rows, (n_columns, width), extra_columns = args.x.shape[0], args.y.shape, args.pairing.extra_columns
     compared = {"features": width, **compared, **(args.layout.agreed_on or {})}
@@ -796,7 +798,7 @@ class Entered(NamedTuple):
     xp: Namespace
     embeddings: dict[str, Embedding]
     others: dict[str, Any]
-    options: Options
+    options: LossOptions
     dtype: Any
 
     @property
@@ -819,7 +821,7 @@ class Entered(NamedTuple):
 
 def enter_embeddings(
     embeddings: dict[str, Array],
-    options: Options,
+    options: LossOptions,
     others: dict[str, Array] | None = None,
     *,
     axes: str | None = "(N, D)",
@@ -849,8 +851,8 @@ def enter_embeddings(
     return entered._replace(options=entered.options._replace(temperature=scale, weights=weights))
 
 
-def _checked_options(options: Options) -> Options:
-    """Options with those checked that are not arrays."""
+def _checked_options(options: LossOptions) -> LossOptions:
+    """LossOptions with those checked that are not arrays."""
     check_choice("reduction", options.reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", options.symmetric)
     block_size = check_block_size(options.block_size)
@@ -859,7 +861,7 @@ def _checked_options(options: Options) -> Options:
 
 
 def _entered(
-    embeddings: dict[str, Any], options: Options, numbers: dict[str, Any], others: dict[str, Array] | None = None
+    embeddings: dict[str, Any], options: LossOptions, numbers: dict[str, Any], others: dict[str, Array] | None = None
 ) -> Entered:
     """Check that all arrays, with mask and weights, are of one library and device; upcast the embeddings.
 
@@ -896,7 +898,7 @@ def pair_scores(similarity: AnySimilarity, x: Array, keys: Array, scale: Any = 1
     return namespace_of(scores).reshape(scores, (scores.shape[0], scores.shape[2]))
 
 
-def row_statistics(x: Embedding, columns: Embedding, pairing: Pairing, options: Options) -> RowStatistics:
+def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, options: LossOptions) -> RowStatistics:
     """Differentiable row statistics of the scores at temperature 1."""
     chosen = resolve_similarity(options.similarity)
     with adapter_of(x.array).full_precision(x.array):
@@ -984,7 +986,7 @@ class _PairChecks(NamedTuple):
     sharded: bool = False
 
 
-def _check_pairs(args: _Arguments) -> _PairChecks:
+def _check_pairing(args: _Arguments) -> _PairChecks:
     """Check that a pairing and a mask fit the matrix and its library.
 
     Across ranks, arrays of pairs have the columns of all ranks, whose number is checked later, by `agree`. `n_common`

@@ -38,7 +38,7 @@ from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
-from .from_scores import Pairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
+from .from_scores import ScorePairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
 from .objectives.base import Objective
 from .objectives.softmax import EVERY_FLAT_NCE, EVERY_INFO_NCE
 
@@ -143,7 +143,7 @@ def info_nce(
     >>> pnce.bounds.info_nce(12.0 * np.eye(256)), pnce.bounds.log_n_ceiling(256)
     (array(5.54361...), 5.54517...)
     """
-    pairs = Pairs.of(scores, positives, mask, least=1)
+    pairs = ScorePairs.of(scores, positives, mask, least=1)
     return pairs.finish(_below_log_number(pairs, EVERY_INFO_NCE, reduction, 1), reduction)
 
 
@@ -232,7 +232,7 @@ def info_nce_anchor(
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
     check_choice("form", form, FORMS)
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     xp, positive = pairs.xp, pairs.positive()
     share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, log_of(xp, nu, positive)
     ceiling = (1.0 + share) * log_of(xp, pairs.number + nu, positive) - share * log_nu
@@ -299,7 +299,7 @@ def dual_critic(
     array([-8., -8., -8., -8.])
     """
     include_positive = check_bool("include_positive", include_positive)
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     log_odds = pairs.loss(EVERY_INFO_NCE if include_positive else EVERY_FLAT_NCE, "none")
     return pairs.finish(log_odds - pairs.reduced_log_number("none", int(include_positive)), "none")
 
@@ -359,7 +359,7 @@ def dual(
     array(1.99908...)
     """
     _, (scores, u) = common_namespace(scores=scores, u=u)
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     xp = pairs.xp
     check_floating(xp, scores=scores, u=u)
     check_shape("u", u, (pairs.scores.shape[0],))
@@ -488,7 +488,7 @@ def fdv(
     >>> pnce.bounds.fdv(8.0 * np.eye(4))
     array(1.38528...)
     """
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     value = _below_log_number(pairs, EVERY_INFO_NCE, reduction, 1, constant=True)
     return pairs.finish(with_gradient_of(-pairs.loss(EVERY_FLAT_NCE, reduction), value), reduction)
 
@@ -540,7 +540,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     >>> pnce.bounds.dv(8.0 * np.eye(4))
     array(8.)
     """
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     return pairs.finish(pairs.row_mean(pairs.positive()) - pairs.log_mean(pairs.scores))
 
 
@@ -610,7 +610,7 @@ def mine(
         raise ValueError(f"rate: expected a number in (0, 1], got {rate}")
     if log_mean is not None and not is_number(log_mean):
         _, (scores, log_mean) = common_namespace(scores=scores, log_mean=log_mean)
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     xp, scores = pairs.xp, pairs.scores
     now = pairs.log_mean(scores)
     state = stop_gradient(now)
@@ -695,7 +695,7 @@ def nwj(
     >>> pnce.bounds.nwj(scores)
     array(0.43203...)
     """
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     return pairs.reduced(pairs.positive() - pairs.row_exp(pairs.scores - 1.0), reduction)
 
 
@@ -899,7 +899,7 @@ def js(
     >>> pnce.bounds.js(2.0 * np.eye(4))
     array(-0.82007...)
     """
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     return pairs.reduced(_js(pairs), reduction)
 
 
@@ -956,7 +956,7 @@ def js_mi(
     >>> pnce.bounds.js_mi(2.0 * np.eye(4))
     array(2.)
     """
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     value = pairs.positive() + 1.0 - pairs.row_exp(pairs.scores)
     return pairs.reduced(value, reduction, surrogate=_js(pairs))
 
@@ -1017,7 +1017,7 @@ def smile(
     array(8.)
     """
     clip = math.inf if clip is None else check_number("clip", clip, above=0.0)
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     limited = clipped(pairs.xp, stop_gradient(pairs.scores), -clip, clip)
     value = pairs.row_mean(pairs.positive()) - pairs.log_mean(limited)
     return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs)), value))
@@ -1077,7 +1077,7 @@ def club(
     >>> pnce.bounds.club(np.asarray([[-1.0, -3.0], [-5.0, -1.0]]))
     array(3.)
     """
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     return pairs.reduced(pairs.positive() - pairs.over_negatives(pairs.scores), reduction)
 
 
@@ -1128,7 +1128,7 @@ def leave_one_out(
     """
     xp, scores, _, mask, _ = enter_scores(scores, None, mask, None)
     check_square(scores, "; further columns have no positive")
-    pairs = Pairs.of(xp.matrix_transpose(scores), None, None if mask is None else xp.matrix_transpose(mask))
+    pairs = ScorePairs.of(xp.matrix_transpose(scores), None, None if mask is None else xp.matrix_transpose(mask))
     return pairs.finish(_below_log_number(pairs, EVERY_FLAT_NCE, reduction), reduction)
 
 
@@ -1362,11 +1362,11 @@ def log_n_ceiling(
         return math.log(number)
     if not is_array(scores):
         raise TypeError(f"scores: expected an array or an integer, got {type(scores).__name__}")
-    pairs = Pairs.of(scores, positives, mask, least=1)
+    pairs = ScorePairs.of(scores, positives, mask, least=1)
     return pairs.finish(pairs.reduced_log_number("mean", 1))
 
 
-def anchored_losses(pairs: Pairs, log_nu: Array) -> tuple[Array, Array]:
+def anchored_losses(pairs: ScorePairs, log_nu: Array) -> tuple[Array, Array]:
     """Terms A and B of `info_nce_anchor` for each row, from the logarithm (K,) of the anchor's prior weight ν."""
     xp, own, off = pairs.xp, pairs.own, pairs.off
     positive = pairs.positive()
@@ -1376,7 +1376,7 @@ def anchored_losses(pairs: Pairs, log_nu: Array) -> tuple[Array, Array]:
     return pairs.over_negatives(softplus(xp, odds)), softplus(xp, pairs.at_positive(sums) - log_nu)
 
 
-def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
+def info_nce_anchor_losses(pairs: ScorePairs, nu: float) -> Array:
     """Row losses of InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
     xp, nothing = pairs.xp, pairs.xp.zeros_like(pairs.positive())
     paired, anchored = anchored_losses(pairs, log_of(xp, nu, nothing))
@@ -1384,7 +1384,7 @@ def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
 
 
 def _below_log_number(
-    pairs: Pairs, objective: Objective, reduction: ReductionName, further: int = 0, *, constant: bool = False
+    pairs: ScorePairs, objective: Objective, reduction: ReductionName, further: int = 0, *, constant: bool = False
 ) -> Array:
     """Reduced logarithm of the number of negatives plus `further`, minus the losses of the rows, not yet rounded."""
     losses = pairs.loss(objective, reduction, constant=constant)
@@ -1402,10 +1402,10 @@ def _one_number(value: Any) -> Array:
 
 def _with_baseline(
     scores: Array, log_baseline: Any, positives: Array | None, mask: Array | None
-) -> tuple[Pairs, Array]:
+) -> tuple[ScorePairs, Array]:
     """Checked scores, and the baseline of each row."""
     _, scores, log_baseline = enter_parameter(scores, log_baseline=log_baseline)
-    pairs = Pairs.of(scores, positives, mask)
+    pairs = ScorePairs.of(scores, positives, mask)
     xp = pairs.xp
     rows = xp.zeros_like(pairs.scores[:, 0])
     if is_array(log_baseline) and len(log_baseline.shape) == 1 and log_baseline.shape[0] != 1:
@@ -1418,7 +1418,7 @@ def _with_baseline(
 def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     """Entries of the pairs, from an array (K,) or the diagonal of a matrix."""
     if len(scores.shape) != 1:
-        pairs = Pairs.of(scores, None, None, least=1)
+        pairs = ScorePairs.of(scores, None, None, least=1)
         return pairs.xp, pairs.positive(), pairs.dtype
     xp, (scores,) = common_namespace(scores=scores)
     check_floating(xp, scores=scores)
@@ -1426,7 +1426,7 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     return xp, upcast(xp, scores), scores.dtype
 
 
-def _js(pairs: Pairs) -> Array:
+def _js(pairs: ScorePairs) -> Array:
     xp = pairs.xp
     return -softplus(xp, -pairs.positive()) - pairs.over_negatives(softplus(xp, pairs.scores))
 

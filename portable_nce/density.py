@@ -58,7 +58,7 @@ from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
 from ._execution.live import counted_by, zeroed, zeroed_entries
 from ._losses.vocabulary import SoftmaxStatistics, linear_softmax
 from .bounds import anchored_losses, info_nce_anchor_losses
-from .from_scores import Pairs, info_nce
+from .from_scores import ScorePairs, info_nce
 
 __all__ = [
     "SelfNormalization",
@@ -1018,12 +1018,12 @@ class _Checked(NamedTuple):
         losses = Reduction(self.reduction, self.weights).of_values(losses, counted)
         return finish(self.xp, losses, self.dtype, self.reduction)
 
-    def as_pairs(self, data: Array, noise: Array) -> Pairs:
+    def as_pairs(self, data: Array, noise: Array) -> ScorePairs:
         """Score matrix with the data as first column, then the noise."""
         xp, members = self.xp, self.members
         scores = xp.concat([xp.expand_dims(data, axis=1), noise], axis=1)
         first = xp.zeros_like(members[:, 0], dtype=xp.int32)
-        return Pairs.of(scores, first, xp.concat([xp.ones_like(members[:, 0:1]), members], axis=1))
+        return ScorePairs.of(scores, first, xp.concat([xp.ones_like(members[:, 0:1]), members], axis=1))
 
     def binary(self, own: Array, other: Array) -> Array:
         """Binary losses of the data and the samples, summed per context; 0 for a sample of score -inf."""

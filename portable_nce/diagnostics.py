@@ -34,7 +34,7 @@ from ._execution.live import counted_by, zeroed
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
-from .from_scores import Pairs, enter_scores
+from .from_scores import ScorePairs, enter_scores
 from .objectives.softmax import EVERY_INFO_NCE
 from .pairings import Members, Pairing, Tile, of_positives
 from .similarities import AnySimilarity, resolve, takes_tokens
@@ -172,7 +172,7 @@ def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     >>> pnce.diagnostics.headroom(8.0 * np.eye(4))
     array(0.00100...)
     """
-    pairs = Pairs.of(scores, positives, mask, least=1)
+    pairs = ScorePairs.of(scores, positives, mask, least=1)
     # The difference, simplified: the logarithms of N cancel.
     return pairs.finish(pairs.loss(EVERY_INFO_NCE, "mean"))
 

@@ -958,7 +958,7 @@ def margin_mse(
     entered, teacher = (zeroed(x, counted_by(weights), scores=True) for x in (entered, teacher))
     live = xp.logical_and(entered != -math.inf, teacher != -math.inf)
     mask = live if mask is None else xp.logical_and(mask, live)
-    pairs = Pairs(xp, upcast(xp, entered), scores.dtype, pairing, mask)
+    pairs = ScorePairs(xp, upcast(xp, entered), scores.dtype, pairing, mask)
     # Masked teacher scores may be NaN, and inf - inf would be.
     members = xp.logical_or(pairs.own, pairs.off)
     ahead = pairs.scores - xp.where(members, teacher, 0.0)
@@ -1023,7 +1023,7 @@ def enter_scores(
     return xp, scores, pairing, mask, weights
 
 
-class Pairs:
+class ScorePairs:
     """Upcast score matrix for means over rows, with masks of positives (`own`) and negatives (`off`).
 
     `complete`: whether row i has column i as its positive and all others as negatives; the masks are then made when
@@ -1049,7 +1049,7 @@ class Pairs:
             self.counted, self._masks = counted, (own, off)
 
     @classmethod
-    def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> Pairs:
+    def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> ScorePairs:
         """Check the scores, with at least `least` columns."""
         _check_columns(positives)
         xp, scores, pairing, mask, _ = enter_scores(scores, positives, mask, None)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.autodiff import value_and_grad
 from .._core.registry import backends_available
 from ..testing import make_cases
-from .libraries import Library, Unavailable, open_library
+from .libraries import OpenLibrary, Unavailable, open_library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +64,7 @@ class Column:
     `largest` is the worst of all, with its kind and the name of its case.
     """
 
-    library: Library
+    library: OpenLibrary
     dtype: str
     worst: dict[tuple[str, str], float] = field(default_factory=dict)
     largest: tuple[float, str, str] = (0.0, "value", "")
@@ -176,7 +176,7 @@ def _oracle() -> tuple[Callable[[Case], Results], str]:
     return double, f"NumPy {library.adapter.version} in float64; exact with an mparray that works"
 
 
-def _libraries(backends: Sequence[str] | None) -> list[Library]:
+def _libraries(backends: Sequence[str] | None) -> list[OpenLibrary]:
     """Libraries to check: the requested ones, which must all work, or all that work."""
     if backends:
         if EXACT in backends:
@@ -188,7 +188,7 @@ def _libraries(backends: Sequence[str] | None) -> list[Library]:
     return result
 
 
-def _working(names: Sequence[str]) -> list[Library]:
+def _working(names: Sequence[str]) -> list[OpenLibrary]:
     """Working libraries among these names; print why the others do not work."""
     result = []
     for name in names:

@@ -21,7 +21,7 @@ from .. import bounds
 from .._core.autodiff import value_and_grad
 from .._core.namespace import namespace_of
 from .._losses import in_batch, views
-from .libraries import Library, open_library, require
+from .libraries import OpenLibrary, open_library, require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -182,7 +182,7 @@ def load_digits() -> Digits:
     return Digits(left, right, images, bunch.target, training, validation, held_out)
 
 
-def train(library: Library, loss: str, digits: Digits, iterations: int, seed: int) -> Course:
+def train(library: OpenLibrary, loss: str, digits: Digits, iterations: int, seed: int) -> Course:
     """Minimise the loss on the training digits; keep the parameters that are best on the validation digits."""
     import numpy as np
     from scipy.optimize import minimize
@@ -215,7 +215,7 @@ def train(library: Library, loss: str, digits: Digits, iterations: int, seed: in
 class _Task:
     """Objective, as a bridge between the optimiser's vectors and the library's arrays, and its history."""
 
-    def __init__(self, library: Library, loss: str, digits: Digits, start: Tree, training: Vector) -> None:
+    def __init__(self, library: OpenLibrary, loss: str, digits: Digits, start: Tree, training: Vector) -> None:
         self.library, self.digits, self.start = library, digits, start
         self.training, self.validation = self.pair(training), self.pair(digits.validation)
         value = LOSSES[loss][1]

@@ -13,7 +13,7 @@ from .._core.registry import known_backends, load_backend
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Library", "Unavailable", "load_adapter", "open_library", "require"]
+__all__ = ["OpenLibrary", "Unavailable", "load_adapter", "open_library", "require"]
 
 EXTRAS = ("numpy", "torch", "jax", "cupy", "mlx")
 
@@ -23,7 +23,7 @@ class Unavailable(Exception):  # noqa: N818  (reads better without "Error")
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class OpenLibrary:
     """Working array library.
 
     Attributes
@@ -63,7 +63,7 @@ class Library:
                 return np.from_dlpack(x)
 
 
-def open_library(name: str) -> Library:
+def open_library(name: str) -> OpenLibrary:
     """Import a library and its backend; enables 64-bit numbers of JAX in this process.
 
     Raises
@@ -93,7 +93,7 @@ def open_library(name: str) -> Library:
             raise RuntimeError("CuPy finds no CUDA device")  # noqa: TRY301  (reported like the framework's own errors)
     except Exception as error:
         raise Unavailable(f"the backend {name!r} is installed but does not work: {reason(error)}") from error
-    return Library(name, adapter, namespace)
+    return OpenLibrary(name, adapter, namespace)
 
 
 def load_adapter(name: str) -> Adapter:

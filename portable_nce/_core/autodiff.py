@@ -221,7 +221,7 @@ class _ValueAndGrad(EqualByContents):
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         positions = _positions(self.chosen, len(arguments))
-        leaves = [leaf for position in positions for leaf in _leaves(arguments[position])]
+        leaves = [leaf for position in positions for leaf in _array_leaves(arguments[position])]
         for leaf in leaves:
             _check_leaf(leaf)
         if not leaves:
@@ -258,12 +258,12 @@ def _positions(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
     return positions
 
 
-def _leaves(tree: Any) -> Iterator[Any]:
+def _array_leaves(tree: Any) -> Iterator[Any]:
     if isinstance(tree, dict):
         tree = tuple(tree.values())
     if isinstance(tree, (tuple, list)):
         for item in tree:
-            yield from _leaves(item)
+            yield from _array_leaves(item)
     elif tree is not None:
         yield tree
 

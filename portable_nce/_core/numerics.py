@@ -220,7 +220,7 @@ def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
         found = [adapter_of(x).unit_rows(x) for x in arrays]
         return [_unit_rows_by_powers(x) if pair is None else pair for x, pair in zip(arrays, found, strict=True)]
     squares = [adapter_of(x).row_dots(x, x) for x in arrays]
-    low, high = entries_at_hand(_flat(squares), least, largest)
+    low, high = entries_at_hand(_joined(squares), least, largest)
     known = low is not None and high is not None and low > _SMALLEST_SQUARE and high < LARGEST_SQUARE
     if not known:
         return [_unit_rows_by_powers(x) for x in arrays]
@@ -228,7 +228,7 @@ def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
     return [(x / length, length) for x, length in zip(arrays, lengths, strict=True)]
 
 
-def _flat(arrays: list[Array]) -> Array:
+def _joined(arrays: list[Array]) -> Array:
     """All entries of some arrays, in one axis."""
     if len(arrays) == 1:
         return arrays[0]

@@ -88,7 +88,7 @@ class _Trace:
             raise NotTraceableError("an array that stands for something else")
         if math.prod(value.shape) >= LARGE:
             self.large.add(slot)
-        return _kind_of(value)(self, slot, value)
+        return _traced_kind(value)(self, slot, value)
 
     def slot(self, value: Any) -> int:
         """Slot of an argument."""
@@ -301,7 +301,7 @@ class _TracedAdapter:
 _kinds: dict[type, type[TracedArray]] = {}
 
 
-def _kind_of(x: Array) -> type[TracedArray]:
+def _traced_kind(x: Array) -> type[TracedArray]:
     """Type of traced arrays for arrays of the type of `x`."""
     kind = _kinds.setdefault(type(x), type("TracedArray", (TracedArray,), {"__slots__": ()}))
     namespaces[kind] = _TracedNamespace(namespace_of(x))

@@ -146,7 +146,7 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
 # --------------------------------------------------------------------------------------------------------- agreement
 
 
-class _Call(Ranks):
+class _Exchange(Ranks):
     """Ranks during one call of a loss.
 
     `arguments`: summaries of the arguments, which ranks compare. `exchanging`: whether arrays are being exchanged.
@@ -174,9 +174,9 @@ def propagates_errors(loss: Callable[Parameters, Result]) -> Callable[Parameters
             )
         if ranks is not None and ranks.averaged is not None and ranks.communicator.size == 1:
             ranks = options["across"] = None
-        if ranks is None or isinstance(ranks, _Call) or not ranks.check:
+        if ranks is None or isinstance(ranks, _Exchange) or not ranks.check:
             return loss(*args, **options)
-        options["across"] = call = _Call(ranks)
+        options["across"] = call = _Exchange(ranks)
         try:
             bound = called.bind(*args, **options)
             bound.apply_defaults()
@@ -232,7 +232,7 @@ def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
         )
     numbers = [report.rows, report.columns, report.n_temperatures(), report.mask_columns, report.largest]
     reports = [numbers] * communicator.size
-    if isinstance(ranks, _Call):
+    if isinstance(ranks, _Exchange):
         if adapter_of(like).mode in {"whole", "compiled"}:
             raise ValueError(
                 "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
@@ -310,7 +310,7 @@ def _refuse_difference(communicator: Any, text: str) -> None:
 
 def end_exchange(ranks: Ranks | None) -> None:
     """Mark the end of array exchanges; a rank that now refuses an argument informs the others again."""
-    if isinstance(ranks, _Call):
+    if isinstance(ranks, _Exchange):
         ranks.exchanging = False
 
 

@@ -39,7 +39,7 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
         objective, matrix.rows[0], in_one_block=lambda: matrix.shards is None and matrix.is_one_block()
     )
     if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":
-        both = _two_sided(objective, matrix, reduction, symmetric=True)
+        both = _by_shared_tiles(objective, matrix, reduction, symmetric=True)
         if both is not None:
             return both
     rows = _evaluate(objective, matrix, reduction, coupled=coupled)
@@ -79,8 +79,8 @@ def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coup
         return _weighted(objective, matrix, reduction)
     if coupled:
         return reduction.of_values(*_coupled(objective, matrix))
-    both = None if reduction.kind == "none" else _two_sided(objective, matrix, reduction, symmetric=False)
-    return _reduced(SoftmaxPlan(objective), matrix, (), reduction) if both is None else both
+    both = None if reduction.kind == "none" else _by_shared_tiles(objective, matrix, reduction, symmetric=False)
+    return _evaluated(SoftmaxPlan(objective), matrix, (), reduction) if both is None else both
 
 
 def _evaluate_other(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -> Array:
@@ -95,7 +95,7 @@ def _evaluate_other(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -
     return reduction.of_values(*_relic(objective, matrix))
 
 
-def _reduced(plan: Plan, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
+def _evaluated(plan: Plan, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
     """Reduced row losses; in one pass, unless the row losses are returned."""
     plan = plan._replace(parameters=len(parameters))
     if reduction.kind == "none":
@@ -198,7 +198,9 @@ def _is_row_by_row(objective: Objective, like: Array) -> bool:
     )
 
 
-def _two_sided(objective: Objective, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool) -> Array | None:
+def _by_shared_tiles(
+    objective: Objective, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool
+) -> Array | None:
     """Loss by a two-sided sweep; None if rows and columns cannot share tiles."""
     weights = reduction.multipliers
     by_row = () if weights is None else (weights,)
@@ -237,7 +239,7 @@ def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Ar
     xp = namespace_of(rows, columns)
     difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
     added = smoothing * xp.sum(rows * difference, axis=1)
-    return _reduced(SoftmaxPlan(SMOOTHED), matrix._replace(pairing=diagonal()), (added,), reduction)
+    return _evaluated(SoftmaxPlan(SMOOTHED), matrix._replace(pairing=diagonal()), (added,), reduction)
 
 
 def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:
@@ -250,7 +252,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     scores = xp.sum(rows * positives, axis=1)
     scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)
     parameter = objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]]
-    return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), reduction)
+    return _evaluated(SoftmaxPlan(objective.inner), matrix, (parameter,), reduction)
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs
@@ -262,13 +264,13 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
     _check_constant(matrix, objective, parameters)
     plan = PairsPlan((positive, negative), objective.divide_by, graded=True)
     if not objective.balance:
-        return _reduced(plan, matrix, parameters, reduction)
+        return _evaluated(plan, matrix, parameters, reduction)
     # Mean over the positives plus mean over the negatives.
     plans = (
         plan._replace(terms=(positive, None), counts=(True, False)),
         plan._replace(terms=(None, negative), counts=(False, True)),
     )
-    first, second = (_reduced(one, matrix, parameters, reduction) for one in plans)
+    first, second = (_evaluated(one, matrix, parameters, reduction) for one in plans)
     return first + second
 
 
@@ -293,7 +295,7 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
 def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     (floor,) = _numbers(matrix, floor=objective.floor)
     plan = ReweightedPlan(objective.beta, objective.tau_plus)
-    return _reduced(plan, matrix, (stop_gradient(floor) if is_array(floor) else floor,), reduction)
+    return _evaluated(plan, matrix, (stop_gradient(floor) if is_array(floor) else floor,), reduction)
 
 
 def _numbers(matrix: ScoreMatrix, **parameters: Any) -> tuple[Any, ...]:

@@ -161,7 +161,7 @@ def _name(text: str) -> str:
     return text.removeprefix("<").removesuffix(">").partition(" ")[2] or text
 
 
-def _largest(cut: int | Bounds) -> int:
+def _most_of(cut: int | Bounds) -> int:
     return max(high - low for low, high in cut) if isinstance(cut, tuple) else cut
 
 
@@ -172,9 +172,9 @@ def _reports(notes: Sequence[Any]) -> tuple[Sweep, ...]:
     reports = []
     for note, flags in zip(notes, needed, strict=True):
         if isinstance(note, Passes):
-            reports.append(_sweep(note, need_grad=of_all or (any(flags) and flags)))
+            reports.append(_report_of_sweep(note, need_grad=of_all or (any(flags) and flags)))
         elif isinstance(note, Searched):
-            reports.append(_search(note))
+            reports.append(_report_of_search(note))
     return tuple(reports)
 
 
@@ -184,14 +184,14 @@ def _needed(prepared: Prepared) -> tuple[bool, ...]:
     return tuple(map(adapter_of(arrays[0]).needs_gradient, arrays))
 
 
-def _sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
+def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
     prepared = passes.prepared
     layout, inputs = prepared.layout, prepared.inputs.with_constants()
     channel, rows = layout.channels[0], inputs.rows[0]
     columns = None if channel.given else (inputs.columns or inputs.rows)[0]
     n_columns = rows.shape[1] if columns is None else columns.shape[0]
     tiling = layout.sizes.of(rows.shape[0], n_columns)
-    block, tile = _largest(tiling.block), _largest(tiling.tile)
+    block, tile = _most_of(tiling.block), _most_of(tiling.tile)
     width = 0 if columns is None else rows.shape[-1]
     need = flags_of(layout, prepared.inputs, need_grad).operands
     if need.gradients and (passes.number > 1 or isinstance(layout.sets, PairRule)):
@@ -209,7 +209,7 @@ def _sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
         if columns is not None:
             of_scores, of_pullback = map(sum, zip(*(one.products for one in layout.channels), strict=True))
             made = passes.number * of_scores + need.gradients * of_pullback
-            products += made * _tokens(held, inputs.columns or inputs.rows)
+            products += made * _tokens_of(held, inputs.columns or inputs.rows)
         entries = block * n_columns * (1 if columns is None else held["width"])
     else:
         name = f"one-sided sweep of {'scores' if channel.given else 'inner products'}"
@@ -221,15 +221,15 @@ def _sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
     )
 
 
-def _search(searched: Searched) -> Sweep:
+def _report_of_search(searched: Searched) -> Sweep:
     layout, inputs = searched
     rows, (n_rows, n_columns) = inputs.rows[0], inputs.shape
     width = rows.shape[-1] if inputs.columns else 0
     held = layout.channel.held(inputs.rows, inputs.columns) if inputs.columns else {"width": 1}
-    products = layout.channel.products[0] * _tokens(held, inputs.columns) if inputs.columns else 0.0
+    products = layout.channel.products[0] * _tokens_of(held, inputs.columns) if inputs.columns else 0.0
     if layout.measure is not None:
         products += _of_rule(layout.rule, inputs, 1, width)
-    block = _largest(block_of(layout, inputs))
+    block = _most_of(block_of(layout, inputs))
     memory = block * n_columns * held["width"] * itemsize(rows)
     reason = "the columns of some scores are searched for, without gradients"
     return Sweep("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)
@@ -243,6 +243,6 @@ def _of_rule(sets: PairRule, inputs: Inputs, passes: int, width: int) -> float:
     return float(passes * own / (width or 1))
 
 
-def _tokens(held: Mapping[str, Any], columns: Arrays) -> int:
+def _tokens_of(held: Mapping[str, Any], columns: Arrays) -> int:
     """Number of tokens of a column, with each of which a product takes all tokens of the rows; else 1."""
     return int(columns[1].shape[-1]) if held.get("tokens") else 1

@@ -23,7 +23,7 @@ from ..pairings import Members
 from .inputs import Arrays
 from .reweighted import Reweighted, ReweightedPlan
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
-from .statistics import Positives, RowSums, each_positive, from_mask, one_per_row, row_statistics, score_cotangents
+from .statistics import PositiveSums, RowSums, each_positive, from_mask, one_per_row, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 
@@ -31,7 +31,7 @@ def family_of(xp: Namespace, plan: Plan, facts: ScoreFacts, *, need_grad: bool) 
     if isinstance(plan, ReweightedPlan):
         return Reweighted(xp, plan, facts)
     if isinstance(plan, PairsPlan):
-        return Pairs(xp, plan, facts, need_grad=need_grad)
+        return PairTerms(xp, plan, facts, need_grad=need_grad)
     return Softmax(xp, plan, facts)
 
 
@@ -122,7 +122,7 @@ class Softmax(Family):
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
         return exp_in_place(scores, bounded=False)
 
-    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[ExpSum, Array, Positives]:
+    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[ExpSum, Array, PositiveSums]:
         """Sums and exponentials of the negatives of a masked tile, and its positives; the scores are not overwritten.
 
         The sharpness multiplies the negatives' scores; a weight w adds log w to them.
@@ -141,7 +141,7 @@ class Softmax(Family):
         sums, terms = exponentials(xp, of_negatives, negatives)
         return sums, terms, from_mask(xp, scores[0], positives, single=single, weights=weights)
 
-    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | Positives:
+    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | PositiveSums:
         """The positives; their plain scores if the log-odds alone decide the loss."""
         may_use_odds = self.may_use_odds and present is None and len(scores.shape) == 1
         return scores if may_use_odds else super().partner_positives(scores, present, by_row)
@@ -152,11 +152,11 @@ class Softmax(Family):
             parts = [part if part.top is not None else ExpSum(zero, part.total) for part in parts]
         return merge(self.xp, parts)
 
-    def finish(self, total: ExpSum, positive: Array | Positives, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: ExpSum, positive: Array | PositiveSums, by_row: Arrays, *, need_grad: bool) -> RowLosses:
         xp, plan = self.xp, self.plan
         if self._uses_odds(total, positive):
             return self._finish_from_odds(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
-        if not isinstance(positive, Positives):
+        if not isinstance(positive, PositiveSums):
             positive = one_per_row(xp, positive, None)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
@@ -176,10 +176,10 @@ class Softmax(Family):
         extra = [xp.zeros_like(values) if x is None else x for x in slopes[4:]]
         return RowLosses(values, counts, coefficient, to_positive, (*extra, *self.to_weights(weight_slopes)))
 
-    def _uses_odds(self, total: ExpSum, positive: Array | Positives) -> bool:
+    def _uses_odds(self, total: ExpSum, positive: Array | PositiveSums) -> bool:
         """Whether every row is known to have positives and negatives, and finite sums."""
         xp, objective = self.xp, self.plan.objective
-        if not isinstance(positive, Positives):
+        if not isinstance(positive, PositiveSums):
             if self.facts.finite:
                 return True
             finite = xp.isfinite(positive)
@@ -193,7 +193,7 @@ class Softmax(Family):
         return smallest is not None and smallest > 0
 
     def _finish_from_odds(
-        self, total: ExpSum, positive: Array | Positives, weights: Array | None, *, need_grad: bool
+        self, total: ExpSum, positive: Array | PositiveSums, weights: Array | None, *, need_grad: bool
     ) -> RowLosses:
         """Losses from the log-odds u; with several positives, some objectives add the spread s.
 
@@ -203,7 +203,7 @@ class Softmax(Family):
             negatives: w u' e^(g - top) / total    one positive: -w u'    several: w (s' - u') e^g / total - w s' t / n
         """
         xp, of_odds = self.xp, self.plan.objective.of_odds
-        several, spread = isinstance(positive, Positives), None
+        several, spread = isinstance(positive, PositiveSums), None
         log_positive = xp.log(positive.sums.total) if several else positive
         log_negative = xp.log(total.total)
         odds = log_negative - log_positive if total.top is None else (total.top - log_positive) + log_negative
@@ -295,7 +295,7 @@ class PairSum(NamedTuple):
     to_parameters: Arrays = ()
 
 
-class Pairs(Family):
+class PairTerms(Family):
     """Sums of elementwise terms. With several score matrices, a term is a function of an entry of each.
 
     The cotangent of a score is the slope of its term, times the weights of the pair and of the row.

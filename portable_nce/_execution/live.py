@@ -27,7 +27,7 @@ from ..similarities import number_of_flags, numbers_of_columns, with_numbers
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
 from .sets import PairRule, RuleSets
-from .tiling import masked
+from .tiling import Bounds, masked
 
 
 class Needs(NamedTuple):
@@ -92,9 +92,9 @@ def without_idle(matrix: ScoreMatrix, needs: Needs, weights: Array | None, oppos
     similarity, pairing = matrix.similarity, matrix.pairing
     rows = zeroed(x, live.rows, n_flags=number_of_flags(similarity, x))
     columns = rows if y is x else zeroed(y, live.columns, n_flags=number_of_flags(similarity, y))
-    if weights is not None and opposite is None and any(map(_is_floating, (*pairing.rows, *pairing.pairs))):
+    if weights is not None and opposite is None and any(map(_has_floats, (*pairing.rows, *pairing.pairs))):
         # Of a row of weight 0 alone: for others, these arrays decide whether the row counts.
-        both = ([zeroed(a, weights != 0) if _is_floating(a) else a for a in x] for x in (pairing.rows, pairing.pairs))
+        both = ([zeroed(a, weights != 0) if _has_floats(a) else a for a in x] for x in (pairing.rows, pairing.pairs))
         pairing = pairing.with_arrays(**dict(zip(("rows", "pairs"), map(tuple, both), strict=True)))
     return matrix._replace(
         similarity=with_numbers(similarity, lambda numbers: zeroed(numbers, live.columns)),
@@ -175,11 +175,11 @@ def _most(xp: Namespace, x: Array) -> float:
     return float(xp.finfo(xp.float32 if is_half(x.dtype) else x.dtype).max) * 2.0**-20
 
 
-def _largest_square(xp: Namespace, x: Array) -> Array:
+def _largest_of_squares(xp: Namespace, x: Array) -> Array:
     return xp.max(_squares(xp, x))
 
 
-def _is_floating(x: Array) -> bool:
+def _has_floats(x: Array) -> bool:
     return bool(namespace_of(x).isdtype(x.dtype, "real floating"))
 
 
@@ -207,14 +207,14 @@ def _are_finite(matrix: ScoreMatrix) -> bool:
     """Whether all arrays are known to be finite, and their products are."""
     (x,), pairing = matrix.rows, matrix.pairing
     arrays = [x, *(y for y in matrix.columns if y is not x), *matrix.partners]
-    arrays += [a for a in (*pairing.rows, *pairing.pairs) if _is_floating(a)]
+    arrays += [a for a in (*pairing.rows, *pairing.pairs) if _has_floats(a)]
     arrays += [numbers for _, numbers in numbers_of_columns(matrix.similarity)]
     return all(map(_is_small, arrays))
 
 
 def _is_small(x: Array) -> bool:
     """Whether the squares of all rows are known to be finite, and far from overflow."""
-    square = entry_at_hand(x, _largest_square)
+    square = entry_at_hand(x, _largest_of_squares)
     return square is not None and square <= _most(namespace_of(x), x)
 
 
@@ -244,7 +244,7 @@ class _Judged(NamedTuple):
     rule: PairRule
     counts: tuple[int, ...]
     needs: Needs
-    size: int
+    size: int | Bounds
 
 
 def _judge(layout: _Judged, *arrays: Array) -> Arrays:

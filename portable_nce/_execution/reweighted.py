@@ -13,7 +13,7 @@ from .._core.registry import adapter_of
 from ..pairings import Members
 from .inputs import Arrays
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
-from .statistics import Positives, RowSums, from_mask, row_statistics, score_cotangents
+from .statistics import PositiveSums, RowSums, from_mask, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 _LEAST = -80.0
@@ -74,7 +74,7 @@ class Reweighted(Family):
 
     def add_masked(
         self, scores: Arrays, members: Members, by_row: Arrays
-    ) -> tuple[HardSums, tuple[Array, Array | None], Positives]:
+    ) -> tuple[HardSums, tuple[Array, Array | None], PositiveSums]:
         del by_row
         members.refuse_weights(of_positives=False)
         total, residual = self._summed(self.xp.where(members.negatives, scores[0], -math.inf), bounded=False)
@@ -98,7 +98,7 @@ class Reweighted(Family):
             rescales.append(rescale)
         return HardSums(top, hard, soft, count), rescales
 
-    def finish(self, total: HardSums, positive: Positives, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: HardSums, positive: PositiveSums, by_row: Arrays, *, need_grad: bool) -> RowLosses:
         """The losses of rows.
 
         With M negatives, ``w = log M + lse((1 + β) g) - lse(β g) - g⁺`` and ``q = τ⁺ M e^-w``, the loss is the softplus

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .._core.protocol import Array, Namespace
 from ..pairings import Members
 from .inputs import Arrays
-from .statistics import Positives, from_mask, one_per_row
+from .statistics import PositiveSums, from_mask, one_per_row
 
 Exclude = Callable[[Array, float], Array]
 """Replaces the entries of a tile that are not negatives by a number; may overwrite the tile."""
@@ -112,7 +112,7 @@ class Family:
         return residual, losses.coefficient if rescale is None else losses.coefficient * rescale
 
     def masked_cotangents(
-        self, residual: Any, positive: Positives, losses: RowLosses, members: Members, rescale: Any = None
+        self, residual: Any, positive: PositiveSums, losses: RowLosses, members: Members, rescale: Any = None
     ) -> Arrays:
         """The cotangents of a masked tile's scores, with one positive or several per row."""
         negative, coefficient = self.tile_cotangent(residual, losses, rescale)

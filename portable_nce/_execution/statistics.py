@@ -11,7 +11,7 @@ from .._core.protocol import Array, Namespace
 from ..objectives.base import RowStatistics
 
 
-class Positives(NamedTuple):
+class PositiveSums(NamedTuple):
     """Scores of the positives: one per row, of shape (n,), or several among P columns, (n, P).
 
     `members`: Boolean array of those present (None: all). `sums`: exponential sum of each row. The other fields are for
@@ -40,13 +40,13 @@ class RowSums(NamedTuple):
     """The sums that determine the statistics of a row."""
 
     negative: ExpSum
-    positive: Positives
+    positive: PositiveSums
 
 
-def one_per_row(xp: Namespace, scores: Array, present: Array | None) -> Positives:
+def one_per_row(xp: Namespace, scores: Array, present: Array | None) -> PositiveSums:
     """One positive per row, in all rows or in those `present`."""
     members = xp.ones_like(scores, dtype=xp.bool) if present is None else present
-    return Positives(scores, present, of_one(xp, scores, xp.logical_and(members, scores != -math.inf)))
+    return PositiveSums(scores, present, of_one(xp, scores, xp.logical_and(members, scores != -math.inf)))
 
 
 def from_mask(
@@ -57,7 +57,7 @@ def from_mask(
     single: bool,
     weights: Array | None = None,
     terms: Array = None,
-) -> Positives:
+) -> PositiveSums:
     """The positives marked by a boolean array; `single`: at most one per row.
 
     `terms`: exponentials of the scores without a shift, if all scores are small.
@@ -65,7 +65,7 @@ def from_mask(
     if single:
         score = xp.sum(xp.where(members, scores, 0.0), axis=1)
         present = xp.any(members, axis=1)
-        return Positives(score, present, of_one(xp, score, present))
+        return PositiveSums(score, present, of_one(xp, score, present))
     if terms is not None:
         finite, differences = members, scores
         terms = xp.where(members, terms, 0.0)
@@ -84,7 +84,7 @@ def from_mask(
         relative = relative / xp.where(largest > 0, largest, xp.ones_like(largest))
         differences, weight_sum = relative * differences, xp.sum(relative, axis=1)
     centred = xp.sum(differences, axis=1)
-    return Positives(scores, members, sums, terms, centred, weight_sum, count, relative, weights is not None)
+    return PositiveSums(scores, members, sums, terms, centred, weight_sum, count, relative, weights is not None)
 
 
 def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:
@@ -122,7 +122,7 @@ def each_positive(xp: Namespace, sums: RowSums) -> RowStatistics:
     """Statistics of each positive as the only positive of its row; arrays of shape (n, P)."""
     scores, members = sums.positive.scores, sums.positive.members
     assert members is not None  # noqa: S101  (several have a mask)
-    alone = Positives(scores, members, of_one(xp, scores, members))
+    alone = PositiveSums(scores, members, of_one(xp, scores, members))
     negative = sums.negative
     total = xp.broadcast_to(negative.total[:, None], tuple(scores.shape))
     top = None if negative.top is None else xp.broadcast_to(negative.top[:, None], tuple(scores.shape))

@@ -31,7 +31,7 @@ from .sources import takes_embeddings
 @takes_embeddings
 def sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
     """The losses of the rows of a score matrix, and their gradients."""
-    return _Sweep(layout, inputs, need_grad).run()
+    return _OneSided(layout, inputs, need_grad).run()
 
 
 class _Products:
@@ -138,7 +138,7 @@ class _Channels:
         return to_rows, to_columns
 
 
-class _Tile(NamedTuple):
+class _FilledTile(NamedTuple):
     """A tile after the forward pass: its sets, part of the row sums, residual, and routes of token cotangents."""
 
     sets: Members | Exclude
@@ -157,7 +157,7 @@ class _Block(NamedTuple):
     losses: RowLosses
 
 
-class _Sweep:
+class _OneSided:
     """State of a one-sided sweep: arrays, source of scores, sets and family."""
 
     def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
@@ -276,12 +276,14 @@ class _Sweep:
         for k in range(len(self.source.tiles)):
             sets = self.sets.of(k, start, block)
             if not isinstance(sets, Members):
-                tiles.append(_Tile(sets, *family.add_negatives(self.source.negative_scores(rows, k), sets, by_row)))
+                tiles.append(
+                    _FilledTile(sets, *family.add_negatives(self.source.negative_scores(rows, k), sets, by_row))
+                )
                 continue
             scores, routes = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
             part, residual, positives = family.add_masked(scores, sets, block.by_row)
-            tiles.append(_Tile(sets, part, residual, routes))
+            tiles.append(_FilledTile(sets, part, residual, routes))
         scores = self.source.positive_scores(block, start)
         if scores is not None:
             positives = family.partner_positives(scores, block.present[0] if block.present else None, by_row)
@@ -296,7 +298,7 @@ class _Sweep:
         return to_columns, (losses.values, losses.counts, *cotangents)
 
     def _backward(
-        self, carry: Arrays, block: _Block, tiles: Sequence[_Tile], rescales: Sequence[Any]
+        self, carry: Arrays, block: _Block, tiles: Sequence[_FilledTile], rescales: Sequence[Any]
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the rows of a block, and of the columns up to this block.
 
@@ -330,7 +332,7 @@ class _Sweep:
         return tuple(map(scaling.restored, to_rows)), tuple(to_columns)
 
     def _score_cotangents(
-        self, block: _Block, k: int, tile: _Tile, rescale: Any, scaling: p.Scaling
+        self, block: _Block, k: int, tile: _FilledTile, rescale: Any, scaling: p.Scaling
     ) -> tuple[Arrays, Array | None]:
         """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1)."""
         losses = block.losses

@@ -24,7 +24,7 @@ class TripleSums(NamedTuple):
     active: Array
 
 
-class _Plan(NamedTuple):
+class _TriplesPlan(NamedTuple):
     soft: bool
     block: int | Bounds
 
@@ -41,12 +41,12 @@ def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array
     ``Σ e'`` by m, which all rows share.
     """
     adapter = adapter_of(scores)
-    plan = _Plan(soft, triples(*scores.shape, mode=adapter.mode))
+    plan = _TriplesPlan(soft, triples(*scores.shape, mode=adapter.mode))
     total, number, active = adapter.custom_vjp(_forward, _backward)(plan, scores, margin, positives, negatives)
     return TripleSums(total, stop_gradient(number), stop_gradient(active))
 
 
-def _triples(xp: Namespace, scores: Array, margin: Array, negatives: Array, block: Arrays) -> tuple[Array, Array]:
+def _of_block(xp: Namespace, scores: Array, margin: Array, negatives: Array, block: Arrays) -> tuple[Array, Array]:
     """Differences of a block of positives, shape (block, N, K), and the Boolean array of those that are triples.
 
     The blocks are rows of the transposed scores and positives.
@@ -57,11 +57,11 @@ def _triples(xp: Namespace, scores: Array, margin: Array, negatives: Array, bloc
     return xp.where(members, differences, xp.zeros_like(differences)), members
 
 
-def _forward(plan: _Plan, scores: Array, margin: Array, positives: Array, negatives: Array) -> Arrays:
+def _forward(plan: _TriplesPlan, scores: Array, margin: Array, positives: Array, negatives: Array) -> Arrays:
     xp = namespace_of(scores)
 
     def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
-        differences, members = _triples(xp, scores, margin, negatives, block)
+        differences, members = _of_block(xp, scores, margin, negatives, block)
         losses = xp.where(members, excess(xp, differences, soft=plan.soft), xp.zeros_like(differences))
         counts = (xp.astype(x, scores.dtype) for x in (members, losses != 0))
         return tuple(a + xp.sum(x, axis=(0, 2)) for a, x in zip(carry, (losses, *counts), strict=True)), ()
@@ -72,7 +72,7 @@ def _forward(plan: _Plan, scores: Array, margin: Array, positives: Array, negati
     return carry
 
 
-def _backward(plan: _Plan, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+def _backward(plan: _TriplesPlan, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
     del outputs
     arrays, cotangents = lift_to_tape(arrays, cotangents)
     scores, margin, positives, negatives = arrays
@@ -80,7 +80,7 @@ def _backward(plan: _Plan, arrays: Arrays, outputs: Arrays, cotangents: Arrays) 
     factor = xp.reshape(cotangents[0], (1, -1, 1))
 
     def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
-        differences, members = _triples(xp, scores, margin, negatives, block)
+        differences, members = _of_block(xp, scores, margin, negatives, block)
         slopes = sigmoid(xp, differences) if plan.soft else relu_slope(xp, differences)
         pull = xp.where(members, slopes * factor, xp.zeros_like(differences))
         to_margin = xp.sum(xp.reshape(pull, (-1,)), axis=0, keepdims=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._call import Layout, Options, contrast_embeddings, enter_embeddings, has_own_column, shards_of_rows
+from .._call import ColumnLayout, LossOptions, contrast_embeddings, enter_embeddings, has_own_column, shards_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_floating, check_mask, check_number, check_shape
 from .._core.equality import Record
@@ -126,7 +126,7 @@ def sogclr(
     >>> loss
     array(-0.4)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     gamma = check_number("gamma", gamma, above=0.0)
     if gamma > 1:
         raise ValueError(f"gamma: expected a number from more than 0 to 1, got {gamma}")
@@ -149,7 +149,7 @@ def sogclr(
         counted, number = _counted(contrast_embeddings(pairs, _PAIRS, diagonal(), counting))
     averaged = with_slopes(_Averaged(gamma), needs_negative=True, label="sogclr")
     memory = Weighted(averaged, _Memory(state, number, gamma), label="sogclr", known=True)
-    layout = Layout(later_weights=options.weights)
+    layout = ColumnLayout(later_weights=options.weights)
     values = contrast_embeddings(entered.embeddings, memory, diagonal(), by_row, layout)
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)

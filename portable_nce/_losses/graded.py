@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._call import Entered, Options, enter_embeddings, finish, pair_scores, same_width, shards_of_rows
+from .._call import Entered, LossOptions, enter_embeddings, finish, pair_scores, same_width, shards_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import cast_hint, check_mask, check_shape, is_floating, positive_scalar
 from .._core.namespace import device_of, lift_to_tape, namespace_of
@@ -206,7 +206,7 @@ def enter_graded(
     arrays: dict[str, Array], axes: str, *, grades: Array, scale: Any, mask: Array | None, weights: Array | None
 ) -> tuple[Entered, Graded]:
     """Check the arguments of a loss of graded pairs."""
-    options = Options(scale, "cosine", mask, weights, "mean", "auto", None, None, scaled_by="scale")
+    options = LossOptions(scale, "cosine", mask, weights, "mean", "auto", None, None, scaled_by="scale")
     entered = enter_embeddings(arrays, options, {"grades": grades}, axes=axes)
     xp, x, grades, options = entered.xp, entered.arrays[0], entered.others["grades"], entered.options
     if not (is_floating(xp, grades.dtype) or xp.isdtype(grades.dtype, ("integral", "bool"))):

@@ -9,10 +9,10 @@ from .. import objectives, pairings
 from .._call import (
     ANY,
     PAIRED,
+    ColumnLayout,
     Embedding,
     Entered,
-    Layout,
-    Options,
+    LossOptions,
     add,
     check_hardness,
     contrast_embeddings,
@@ -185,7 +185,7 @@ def info_nce(
     (array(0.31793...), (256, 128))
     """
     objective = objectives.info_nce(multi_positive=multi_positive)
-    options = Options(
+    options = LossOptions(
         temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric, hardness
     )
     if negative_keys is None:
@@ -275,7 +275,7 @@ def n_tuple(
     >>> pnce.n_tuple(query, key, l2=0.01)
     array(0.61813...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     check_scalar("l2", l2)
     entered = enter_embeddings({"query": query, "key": key}, options, numbers={"l2": l2})
     xp, options, (x, y) = entered.xp, entered.options, entered.arrays
@@ -382,7 +382,7 @@ def cpc(
     >>> pnce.cpc(c, z, identity, similarity="cosine", temperature=0.1)
     array(0.24403...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     named = {"context": context, "targets": targets, "projections": projections}
     entered = enter_embeddings(named, options, axes=None)
     xp, options, (x, y, matrices), dtype = entered.xp, entered.options, entered.arrays, entered.dtype
@@ -396,7 +396,7 @@ def cpc(
         present = has_own_column(xp, options.mask) if across is None else xp.any(options.mask, axis=1)
     weights = row_weights(xp, options.weights, rows, x)
     x = zeroed(x, counted_by(weights, present))  # the predictions are the product of all contexts
-    layout = Layout(agreed_on={"steps": steps})
+    layout = ColumnLayout(agreed_on={"steps": steps})
     parts = []
     for step in range(steps):
         with adapter_of(x).full_precision(x):
@@ -508,7 +508,9 @@ def clip(
     """
     if max_logit_scale is not None:
         logit_scale = at_most(logit_scale, check_number("max_logit_scale", max_logit_scale, above=0.0))
-    options = Options(logit_scale, similarity, mask, weights, reduction, block_size, precision, across, symmetric=True)
+    options = LossOptions(
+        logit_scale, similarity, mask, weights, reduction, block_size, precision, across, symmetric=True
+    )
     options, embeddings = options._replace(scaled_by="logit_scale"), {"image": image, "text": text}
     return contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options)
 
@@ -606,13 +608,13 @@ def siglip(
     array(0.01322...)
     """
     negative_only = check_bool("negative_only", negative_only)
-    options = Options(logit_scale, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(logit_scale, similarity, mask, weights, reduction, block_size, precision, across)
     return contrast_embeddings(
         {"image": image, "text": text},
         _logistic,
         pairings.candidates() if negative_only else pairings.diagonal(),
         options._replace(scaled_by="logit_scale"),
-        Layout(paired=not negative_only),
+        ColumnLayout(paired=not negative_only),
         parameters={"logit_bias": logit_bias},
     )
 
@@ -708,7 +710,7 @@ def relic(
     >>> pnce.relic(view_a, view_b, temperature=1.0)
     array(0.48308...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.relic(
         alpha=alpha,
         direction=direction,
@@ -724,7 +726,7 @@ def relic(
     first, second = entered.embeddings.values()
     check_shape("view_b", second.array, tuple(first.array.shape))
     columns, valid = extra_columns("view_a", first.array, first.array.shape[0], keys)
-    layout = Layout(replicated=isinstance(keys, Queue), opposite=(second, first.joined(columns)))
+    layout = ColumnLayout(replicated=isinstance(keys, Queue), opposite=(second, first.joined(columns)))
     return contrast_embeddings(
         {"view_a": first, "view_b and keys": second.joined(columns)},
         objective,
@@ -751,7 +753,9 @@ def _first_column(tile: Tile) -> tuple[Array, Array]:
     return tile.j == 0, tile.j > 0
 
 
-def with_negatives(entered: Entered, objective: Objective, valid: Array | None = None, layout: Layout = ANY) -> Array:
+def with_negatives(
+    entered: Entered, objective: Objective, valid: Array | None = None, layout: ColumnLayout = ANY
+) -> Array:
     """Softmax loss of queries and keys with shared negatives (M, D), optionally masked, or separate ones (N, M, D)."""
     xp, options, (x, y, z), (query, key, negatives) = entered.xp, entered.options, entered.arrays, entered.embeddings
     n_rows, _ = shape_of(query, x, "(N, D)")

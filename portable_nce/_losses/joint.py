@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from .._call import Layout, Options, contrast_embeddings, enter_embeddings, shards_of_rows
+from .._call import ColumnLayout, LossOptions, contrast_embeddings, enter_embeddings, shards_of_rows
 from .._core.checks import check_choice, check_mask, check_shape
 from .._core.equality import Record
 from .._core.namespace import lift_to_tape, namespace_of
@@ -98,7 +98,7 @@ def joint_info_nce(
     >>> pnce.joint_info_nce(query, key, temperature=0.5)
     array(1.43575...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     directions = (directions,) if isinstance(directions, str) else directions
     if not isinstance(directions, (tuple, list)):
         raise TypeError(f"directions: expected a sequence of names, got {type(directions).__name__}")
@@ -115,7 +115,7 @@ def joint_info_nce(
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, (rows, rows if shards is None else sum(shards.columns)))
         options = options._replace(mask=xp.concat([options.mask, options.mask], axis=1))
-    layout = Layout(joined=2, later_weights=options.weights)
+    layout = ColumnLayout(joined=2, later_weights=options.weights)
     options = options._replace(weights=None, reduction="none")
     result = []
     for name, own, other in (("query", queries, keys), ("key", keys, queries)):

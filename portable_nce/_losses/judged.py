@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._call import Options, contrast_embeddings
+from .._call import LossOptions, contrast_embeddings
 from .._core.checks import check_choice, check_floating, check_number, check_shape, shape_of
 from .._core.namespace import common_namespace
 from .._core.numerics import nan_of
@@ -123,7 +123,7 @@ def distillation(
     >>> pnce.distillation(q, k, teacher, teacher, temperature=0.1, teacher_temperature=None)
     array(5.63367...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     if teacher_temperature is not None:
         teacher_temperature = check_number("teacher_temperature", teacher_temperature, above=0.0)
     _check_judged({"teacher_query": teacher_query, "teacher_key": teacher_key}, query=query, key=key)
@@ -225,7 +225,7 @@ def gist_embed(
     >>> pnce.gist_embed(query, query, guide, guide, margin=0.3, temperature=1.0)
     array(0.39265...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     check_choice("margin_strategy", margin_strategy, STRATEGIES)
     _check_judged({"guide_query": guide_query, "guide_key": guide_key}, query=query, key=key)
     embeddings = {"query": nan_of(guide_query, query), "key": nan_of(guide_key, key)}

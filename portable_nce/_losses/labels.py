@@ -8,8 +8,8 @@ from typing import Any
 
 from .. import objectives
 from .._call import (
-    Layout,
-    Options,
+    ColumnLayout,
+    LossOptions,
     contrast_embeddings,
     enter_embeddings,
     pair_scores,
@@ -155,7 +155,7 @@ def supcon(
     >>> value, gradient.shape
     (array(3.40274...), (250, 128))
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     factor = None
     if base_temperature is not None:
         base = check_number("base_temperature", base_temperature, above=0.0)
@@ -255,7 +255,7 @@ def nca(
     >>> pnce.nca(embeddings, np.asarray([0, 0, 1, 1]))
     array(0.87071...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.info_nce(multi_positive="pooled")
     return _of_labels(embeddings, labels, (keys, key_labels, ignore_index), objective, options)
 
@@ -347,7 +347,7 @@ def soft_nearest_neighbor(
     >>> pnce.soft_nearest_neighbor(embeddings, np.asarray([0, 0, 1, 1]), temperature=2.0)
     array(0.95747...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.info_nce(multi_positive="pooled")
     return _of_labels(embeddings, labels, (keys, key_labels, ignore_index), objective, options)
 
@@ -454,7 +454,7 @@ def contrastive(
     >>> pnce.contrastive(embeddings, np.asarray([0, 0, 1]))
     array(0.10...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.contrastive(
         margin=margin,
         positive_margin=positive_margin,
@@ -584,7 +584,7 @@ def triplet_from_labels(
     >>> pnce.triplet_from_labels(x, y, margin=1.0, mining="batch_hard")
     array(1.37006...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.triplet(margin=margin, mining=mining, form=form, average=average)
     return _of_labels(embeddings, labels, (keys, key_labels, ignore_index), objective, options)
 
@@ -594,7 +594,7 @@ def _of_labels(
     labels: Array,
     of_columns: tuple[Array | Queue | None, Array | None, int | None],
     objective: AnyObjective,
-    options: Options,
+    options: LossOptions,
     *,
     several: bool = False,
     factor: Callable[[dict[str, Any]], Any] | None = None,
@@ -607,7 +607,7 @@ def _of_labels(
     xp, (embeddings, labels) = common_namespace(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
     keys, key_labels, ignore_index = of_columns
-    named, layout = {"embeddings": embeddings}, Layout(replicated=isinstance(keys, Queue))
+    named, layout = {"embeddings": embeddings}, ColumnLayout(replicated=isinstance(keys, Queue))
     if several and len(labels.shape) > 1 and xp.isdtype(labels.dtype, "bool"):
         check_mask(xp, "labels", labels, (rows, shape_of("labels", labels, "(N, C)")[1]))
         if keys is not None:
@@ -727,7 +727,7 @@ def triplet(
     >>> pnce.triplet(anchor, positive, np.asarray([[0.0, 0.625]]))
     array(0.075)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)
     named = {"anchor": anchor, "positive": positive, "negative": negative}

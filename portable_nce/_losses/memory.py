@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from .. import objectives, pairings
-from .._call import Embedding, Layout, Options, add, contrast_embeddings, enter_embeddings, same_width
+from .._call import ColumnLayout, Embedding, LossOptions, add, contrast_embeddings, enter_embeddings, same_width
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_bool, check_choice, check_mask, check_shape, shape_of
 from .._core.namespace import namespace_of
@@ -114,11 +114,11 @@ def moco(
     >>> value, gradient.shape
     (array(0.12103...), (256, 128))
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     return against_queue(query, key, queue, options)
 
 
-def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, options: Options) -> Array:
+def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, options: LossOptions) -> Array:
     """Loss of `moco`, also for queries that are already upcast."""
     slots, valid = columns_of("queue", queue)
     x = query.array if isinstance(query, Embedding) else query
@@ -127,7 +127,7 @@ def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, op
     entered.embeddings["queue"] = constant._replace(array=stop_gradient(constant.array))
     if isinstance(query, Embedding):
         entered.embeddings["query"] = entered.embeddings["query"]._replace(dtypes=query.dtypes)
-    return with_negatives(entered, objectives.info_nce(), valid, Layout(replicated=True))
+    return with_negatives(entered, objectives.info_nce(), valid, ColumnLayout(replicated=True))
 
 
 @propagates_errors
@@ -201,7 +201,7 @@ def moco_v3(
     >>> pnce.moco_v3(view_a, view_b, view_a, view_b, temperature=0.5)
     array(1.02603...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     named = {"query_a": query_a, "query_b": query_b, "key_a": key_a, "key_b": key_b}
     entered = enter_embeddings(named, options)
     a, b, *keys = entered.arrays
@@ -322,7 +322,7 @@ def nnclr(
     symmetric = check_bool("symmetric", symmetric)
     if symmetric and negatives == "views":
         raise ValueError('symmetric: expected False with negatives="views", which contrasts both ways already')
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     slots, valid = columns_of("support", support)
     entered = enter_embeddings({"view_a": view_a, "view_b": view_b, "support": slots}, options, axes=None)
     xp, options, (x, y, z) = entered.xp, entered.options, entered.arrays
@@ -340,9 +340,9 @@ def nnclr(
         x = zeroed(x, present)
     anchors, other, candidates = entered.with_arrays(x, y, z).values()
     neighbors, has_neighbor = _nearest(anchors, candidates, options, valid)
-    embeddings, pairing, layout = {"neighbors": neighbors, "view_b": other}, pairings.diagonal(), Layout()
+    embeddings, pairing, layout = {"neighbors": neighbors, "view_b": other}, pairings.diagonal(), ColumnLayout()
     if negatives == "views":
-        embeddings, pairing, layout = {"views": neighbors.joined(other)}, pairings.two_views(), Layout(views=2)
+        embeddings, pairing, layout = {"views": neighbors.joined(other)}, pairings.two_views(), ColumnLayout(views=2)
         has_neighbor = xp.concat([has_neighbor, has_neighbor], axis=0)
         if options.weights is not None and tuple(options.weights.shape) == (rows,):
             options = options._replace(weights=xp.concat([options.weights] * 2, axis=0))
@@ -350,7 +350,7 @@ def nnclr(
     return contrast_embeddings(embeddings, objectives.info_nce(), pairing, options, layout, dtype=entered.dtype)
 
 
-def _nearest(x: Embedding, columns: Embedding, options: Options, valid: Array | None) -> tuple[Embedding, Array]:
+def _nearest(x: Embedding, columns: Embedding, options: LossOptions, valid: Array | None) -> tuple[Embedding, Array]:
     """Nearest valid column of each row, without gradient, and a mask of rows that have one; NaN for rows with NaN."""
     _, indices = search(
         x.array,

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._call import PAIRED, Embedding, Layout, Options, add, contrast_embeddings, enter_embeddings, finish, same_width
+from .._call import (
+    PAIRED,
+    ColumnLayout,
+    Embedding,
+    LossOptions,
+    add,
+    contrast_embeddings,
+    enter_embeddings,
+    finish,
+    same_width,
+)
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_floating,
@@ -125,7 +135,7 @@ def proto_nce(
     clusterings = _clusterings(
         {"prototypes": prototypes, "assignments": assignments, "concentrations": concentrations, "mask": mask}
     )
-    options = Options(1.0, similarity, None, weights, reduction, block_size, precision, across)
+    options = LossOptions(1.0, similarity, None, weights, reduction, block_size, precision, across)
     entered = enter_embeddings({"embeddings": embeddings}, options)
     xp, (rows,), options = entered.xp, entered.embeddings.values(), entered.options
     check_scalar_or_rows("temperature", temperature, above=0.0, rows=rows.array.shape[0])
@@ -165,7 +175,7 @@ def _clusterings(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
     return list(zip(*arguments.values(), strict=True))
 
 
-def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: Options) -> Array:
+def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: LossOptions) -> Array:
     """Cross-entropy of one clustering."""
     prototypes, assignments, phi, mask = clustering
     named = {"prototypes": prototypes, "assignments": assignments, "concentrations": phi}
@@ -179,7 +189,7 @@ def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: Optio
     constants, phi = (stop_gradient(upcast(xp, z)) for z in (prototypes, phi))
     embeddings = {"embeddings": rows._replace(array=x), "prototypes": Embedding(constants, (prototypes.dtype,))}
     options = options._replace(similarity=scaled_columns(options.similarity, reciprocal(phi)), mask=mask)
-    return contrast_embeddings(embeddings, info_nce(), index(assignments), options, Layout(replicated=True))
+    return contrast_embeddings(embeddings, info_nce(), index(assignments), options, ColumnLayout(replicated=True))
 
 
 @explained

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .._call import Embedding, Options, contrast_embeddings, enter_embeddings, result_dtype, same_width
+from .._call import Embedding, LossOptions, contrast_embeddings, enter_embeddings, result_dtype, same_width
 from .._core.checks import check_floating, check_integers, check_shape, check_width, shape_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
@@ -129,7 +129,7 @@ def two_tower(
     >>> pnce.two_tower(q, q + noise, rng.standard_normal((512, 64)), similarity="cosine", temperature=0.1)
     array(0.95985...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     others = {
         "negative_candidates": negative_candidates,
         "ids": ids,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import objectives
-from .._call import Embedding, Layout, Options, contrast_embeddings, result_dtype
+from .._call import ColumnLayout, Embedding, LossOptions, contrast_embeddings, result_dtype
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
 from .._core.equality import Record
 from .._core.namespace import common_namespace, is_number, namespace_of
@@ -118,7 +118,7 @@ def nt_xent(
     >>> value, da.shape
     (array(0.55053...), (256, 128))
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     return _of_views(
         (view_a, view_b, *further_views), objectives.info_nce(multi_positive=multi_positive), keys, options
     )
@@ -221,7 +221,7 @@ def flat_nce(
     >>> pnce.flat_nce(a, a + noise), pnce.flat_nce(a, a + noise, form="detach")
     (array(-1.94630...), array(1.))
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.flat_nce(include_positive=include_positive, form=form)
     return _of_views((view_a, view_b), objective, keys, options)
 
@@ -314,7 +314,7 @@ def dcl(
     >>> value, da.shape
     (array(-0.37689...), (256, 128))
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     return _of_views((view_a, view_b), objectives.flat_nce(), keys, options)
 
 
@@ -398,7 +398,7 @@ def dclw(
     >>> pnce.dclw(view_a, view_b)
     array(-3.95481...)
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
 
     def objective(parameters: dict[str, Any]) -> AnyObjective:
         return objectives.dclw(temperature=parameters["temperature"], sigma=sigma, detach_weights=detach_weights)
@@ -508,7 +508,7 @@ def hcl(
     >>> pnce.hcl(a, a + noise, beta=0.0, tau_plus=0.0), pnce.nt_xent(a, a + noise, temperature=0.5)
     (array(4.85772...), array(4.85772...))
     """
-    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     return _of_views((view_a, view_b), _Hard(beta, tau_plus, resolve(similarity).unit), None, options)
 
 
@@ -535,7 +535,7 @@ def _of_views(
     views: tuple[Array, ...],
     objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
     keys: Array | Queue | None,
-    options: Options,
+    options: LossOptions,
 ) -> Array:
     """Loss of V N views: partners are positives; all other views and the keys are negatives."""
     names = ("view_a", "view_b", *(f"further_views[{k}]" for k in range(len(views) - 2)))
@@ -552,7 +552,7 @@ def _of_views(
     array = xp.concat([upcast(xp, view) for view in entered], axis=0)
     stacked = Embedding(array, tuple(view.dtype for view in entered))
     pairing = two_views() if len(views) == 2 else several_views(len(views))  # noqa: PLR2004  (a pair)
-    layout, embeddings, dtype = Layout(views=len(views)), {"views": stacked}, common_dtype(xp, *entered)
+    layout, embeddings, dtype = ColumnLayout(views=len(views)), {"views": stacked}, common_dtype(xp, *entered)
     if keys is not None:
         columns, valid = extra_columns("view_a", entered[0], array.shape[0], keys)
         layout = layout._replace(replicated=isinstance(keys, Queue))

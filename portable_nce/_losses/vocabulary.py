@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple, overload
 
-from .._call import Embedding, Options, add, contrast_embeddings, enter_embeddings, finish, result_dtype, row_statistics
+from .._call import (
+    Embedding,
+    LossOptions,
+    add,
+    contrast_embeddings,
+    enter_embeddings,
+    finish,
+    result_dtype,
+    statistics_of_rows,
+)
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     SINGLE,
@@ -228,7 +237,7 @@ def linear_softmax(
     smoothing = _between("smoothing", smoothing, 1.0)
     z_loss = _between("z_loss", z_loss, None)
     return_statistics = check_bool("return_statistics", return_statistics)
-    options = Options(1.0, "dot", None, weights, reduction, block_size, precision, across)
+    options = LossOptions(1.0, "dot", None, weights, reduction, block_size, precision, across)
     optional = {"bias": bias, "class_weights": class_weights}
     others = {"weight": weight, "targets": targets, **{name: x for name, x in optional.items() if x is not None}}
     entered = enter_embeddings({"embeddings": embeddings}, options, others)
@@ -252,7 +261,7 @@ def linear_softmax(
         similarity = soft_capped(similarity, softcap)
     options = options._replace(similarity=similarity)
     dtype = result_dtype(xp, rows, layer.columns)
-    call = _Call(rows, layer, targets, counted, options, softcap, smoothing, z_loss)
+    call = _VocabularyCall(rows, layer, targets, counted, options, softcap, smoothing, z_loss)
     in_one_pass = not smoothing or (softcap is None and not (z_loss and layer.class_weights is not None))
     if shards is None and in_one_pass and not return_statistics:
         return _in_one_pass(call, dtype)
@@ -266,14 +275,14 @@ def linear_softmax(
 _IGNORED = "to leave rows out, pass ignore_index=..., for example -100"
 
 
-class _Call(NamedTuple):
+class _VocabularyCall(NamedTuple):
     """Checked arguments: rows, layer, targets, mask of rows that count (None: all), options with the similarity."""
 
     rows: Embedding
     layer: _Layer
     targets: Array
     counted: Array | None
-    options: Options
+    options: LossOptions
     softcap: float | None
     smoothing: float
     z_loss: float
@@ -296,7 +305,7 @@ class _Call(NamedTuple):
         return contrast_embeddings(pair, _SUM, candidates(), changed, dtype=x.dtype)
 
 
-def _in_one_pass(call: _Call, dtype: Any) -> Array:
+def _in_one_pass(call: _VocabularyCall, dtype: Any) -> Array:
     """Reduced loss of the rows of one process."""
     rows, layer, targets, counted, options, _, smoothing, z_loss = call
     xp, reduction = namespace_of(rows.array), options.reduction
@@ -380,7 +389,7 @@ def _product(x: Array, weight: Array, bias: Array | None = None) -> Array:
     return result + rest[0] if rest else result
 
 
-def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxStatistics]:
+def _of_statistics(call: _VocabularyCall, shards: Shards | None) -> tuple[Array, SoftmaxStatistics]:
     """Reduced loss of all ranks, and the statistics of this rank's rows.
 
     Each rank scores the rows of all ranks against its classes; sums over the ranks give those over all classes, so that
@@ -398,7 +407,7 @@ def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxSt
 
     inside, safe = _in_range(xp, targets, layer.classes)
     pairing = indexed(xp.where(inside, safe, -xp.ones_like(safe)), elsewhere=shards is not None)
-    row = row_statistics(embedding._replace(array=x), layer.columns, pairing, options)
+    row = statistics_of_rows(embedding._replace(array=x), layer.columns, pairing, options)
     if of_rows is not None:
         row = RowStatistics(*(x[:n_rows] for x in _of_all_classes(row, of_rows)))
     _, values, log_sum = of_all_scores(row)

@@ -12,7 +12,7 @@ from .. import from_scores
 from .._core.autodiff import grad
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
-from .features import Inputs, Pairs
+from .features import CriticInputs, Pairs
 
 __all__ = ["JOINT", "SEPARABLE", "Critic", "gaussian", "mean_loss", "own", "row_losses"]
 
@@ -33,8 +33,8 @@ class Critic(NamedTuple):
         from, and those kept if training does not help.
     """
 
-    scores: Callable[[Any, Inputs, Inputs], Array]
-    gradient: Callable[[Any, Inputs, Inputs], Any]
+    scores: Callable[[Any, CriticInputs, CriticInputs], Array]
+    gradient: Callable[[Any, CriticInputs, CriticInputs], Any]
     initial: Callable[[Random, Array, tuple[int, int]], tuple[Any, Any]]
 
 
@@ -58,7 +58,9 @@ def mean_loss(scores: Array) -> float:
     return float(namespace_of(losses).mean(losses))
 
 
-def _by_differentiation(scores: Callable[[Any, Inputs, Inputs], Array]) -> Callable[[Any, Inputs, Inputs], Any]:
+def _by_differentiation(
+    scores: Callable[[Any, CriticInputs, CriticInputs], Array],
+) -> Callable[[Any, CriticInputs, CriticInputs], Any]:
     """Gradient of InfoNCE of a score function, by the library."""
     return grad(lambda parameters, x, y: from_scores.info_nce(scores(parameters, x, y)))
 
@@ -129,7 +131,7 @@ def _linear(squares: Array) -> list[Array]:
     return [root, root, -0.5 * r]  # b is scaled by root
 
 
-def _linear_scores(parameters: Sequence[Array], x: Inputs, y: Inputs) -> Array:
+def _linear_scores(parameters: Sequence[Array], x: CriticInputs, y: CriticInputs) -> Array:
     """Scores of canonical coordinates, weighted one by one."""
     a, b = x.coordinates * parameters[0], y.coordinates * parameters[1]
     return a @ b.T + namespace_of(b).sum(b * b * parameters[2], axis=1)[None, :]
@@ -144,7 +146,7 @@ def _sizes(width: int, added: int) -> tuple[int, int, int, int]:
     return width, HIDDEN, HIDDEN, OUTPUTS + added
 
 
-def _separable_parts(parameters: Array, x: Inputs, y: Inputs) -> list[Array]:
+def _separable_parts(parameters: Array, x: CriticInputs, y: CriticInputs) -> list[Array]:
     linear = [(x.coordinates.shape[1],)] * 3
     networks = [_shapes(_sizes(z.features.shape[1], k)) for k, z in enumerate((x, y))]
     return _parts(parameters, [*linear, *networks[0], *networks[1]])
@@ -158,13 +160,13 @@ def _initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple
     return xp.concat([*linear, networks]), xp.concat([*linear, xp.zeros_like(networks)])
 
 
-def _separable_scores(parameters: Array, x: Inputs, y: Inputs) -> Array:
+def _separable_scores(parameters: Array, x: CriticInputs, y: CriticInputs) -> Array:
     parts = _separable_parts(parameters, x, y)
     u, v = _run(parts[3:9], x.features)[-1], _run(parts[9:15], y.features)[-1]
     return _linear_scores(parts, x, y) + u @ v[:, :OUTPUTS].T + v[:, OUTPUTS][None, :]
 
 
-def _separable_gradient(parameters: Array, x: Inputs, y: Inputs) -> Array:
+def _separable_gradient(parameters: Array, x: CriticInputs, y: CriticInputs) -> Array:
     """Gradient in closed form: the derivative by the scores is the softmax minus the identity, over N."""
     parts = _separable_parts(parameters, x, y)
     left, right = _run(parts[3:9], x.features), _run(parts[9:15], y.features)
@@ -197,7 +199,7 @@ Training starts from the Gaussian log density ratio in canonical coordinates; ne
 # --------------------------------------------------------------------------------------------------------- of all pairs
 
 
-def _joint_scores(parameters: tuple[Array, Array], x: Inputs, y: Inputs) -> Array:
+def _joint_scores(parameters: tuple[Array, Array], x: CriticInputs, y: CriticInputs) -> Array:
     sizes = [_shapes((z.features.shape[1], HIDDEN, OUTPUTS)) for z in (x, y)]
     parts = _parts(parameters[1], [*sizes[0], *sizes[1], (OUTPUTS,)])
     u, v = _run(parts[:4], x.features)[-1], _run(parts[4:8], y.features)[-1]
@@ -217,7 +219,7 @@ def _joint_initial(random: Random, squares: Array, features: tuple[int, int]) ->
 def own(scores: Callable[[Any, Array, Array], Array], parameters: Any) -> Critic:
     """Critic of a user's function from parameters, x and y to scores (N, K)."""
 
-    def of_inputs(parameters: Any, x: Inputs, y: Inputs) -> Array:
+    def of_inputs(parameters: Any, x: CriticInputs, y: CriticInputs) -> Array:
         return scores(parameters, x.scores, y.scores)
 
     return Critic(of_inputs, _by_differentiation(of_inputs), lambda *_: (parameters, parameters))

@@ -12,7 +12,7 @@ from .._core.protocol import Array, Namespace
 
 __all__ = [
     "Canonical",
-    "Inputs",
+    "CriticInputs",
     "Pairs",
     "Product",
     "Scaler",
@@ -33,23 +33,23 @@ MOST_PRODUCTS, MOST_CANDIDATES, LONGEST_PRODUCT = 6, 2000, 4
 """Products of columns kept, candidates, and factors."""
 
 
-class Inputs(NamedTuple):
+class CriticInputs(NamedTuple):
     """Inputs of critics: canonical coordinates, features for networks, and the columns' own scores for kernels."""
 
     coordinates: Array
     features: Array
     scores: Array
 
-    def select(self, numbers: Array) -> Inputs:
+    def select(self, numbers: Array) -> CriticInputs:
         """Selected rows."""
-        return Inputs(*(namespace_of(x).take(x, numbers, axis=0) for x in self))
+        return CriticInputs(*(namespace_of(x).take(x, numbers, axis=0) for x in self))
 
 
 class Pairs(NamedTuple):
     """Inputs of x and of y."""
 
-    x: Inputs
-    y: Inputs
+    x: CriticInputs
+    y: CriticInputs
 
     @property
     def number(self) -> int:
@@ -66,7 +66,7 @@ class Pairs(NamedTuple):
         xp = namespace_of(self.x.coordinates)
         return Pairs(
             *(
-                Inputs(*(xp.concat(two, axis=0) for two in zip(a, b, strict=True)))
+                CriticInputs(*(xp.concat(two, axis=0) for two in zip(a, b, strict=True)))
                 for a, b in zip(self, other, strict=True)
             )
         )
@@ -74,7 +74,7 @@ class Pairs(NamedTuple):
     def single(self) -> Pairs:
         """The same in float32, in which training is faster."""
         xp = namespace_of(self.x.coordinates)
-        return Pairs(*(Inputs(*(xp.astype(z, xp.float32) for z in inputs)) for inputs in self))
+        return Pairs(*(CriticInputs(*(xp.astype(z, xp.float32) for z in inputs)) for inputs in self))
 
 
 def indices(numbers: Iterable[int], like: Array) -> Array:
@@ -107,18 +107,18 @@ class Scaler(NamedTuple):
     columns: Array
     products: tuple[tuple[Product, Array], ...] = ()
 
-    def __call__(self, x: Array) -> Inputs:
+    def __call__(self, x: Array) -> CriticInputs:
         """Coordinates for linear critics, and features for networks."""
         xp, width = namespace_of(x), x.shape[1]
         standard = xp.clip((x - self.mean) / self.deviation, -LIMIT, LIMIT)
         if self.transform == "standardize":
-            return Inputs(standard, standard, standard)
+            return CriticInputs(standard, standard, standard)
         x = _ranked(xp, x, self.mean, self.middle)
         each = [normal_scores(xp, self.columns[:, k], x[:, k]) for k in range(x.shape[1])]
         own = xp.stack(each[:width], axis=1)
         each += [normal_scores(xp, ordered, product.of(own)) for product, ordered in self.products]
         scores = xp.stack(each, axis=1)
-        return Inputs(scores, xp.concat([scores, standard], axis=1), own)
+        return CriticInputs(scores, xp.concat([scores, standard], axis=1), own)
 
     def extended(self, products: Sequence[Product], scores: Array) -> Scaler:
         """Scaler with products of the scores of the training pairs as further columns."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
-from .features import Inputs, Pairs
+from .features import CriticInputs, Pairs
 
 __all__ = ["Kernels", "fitted_kernels"]
 
@@ -70,7 +70,7 @@ class Kernels(NamedTuple):
         return xp.log(total)
 
 
-def _view(inputs: Inputs, columns: int) -> Array:
+def _view(inputs: CriticInputs, columns: int) -> Array:
     """Leading canonical coordinates, or all scores of the original columns (0)."""
     return inputs.coordinates[:, :columns] if columns else inputs.scores
 

@@ -12,7 +12,7 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .._core.trees import mapped
 from .critics import Critic, gaussian, mean_loss, row_losses
-from .features import Canonical, Inputs, Pairs, canonical
+from .features import Canonical, CriticInputs, Pairs, canonical
 
 __all__ = ["HOST", "Library", "Trained", "Trainer", "best_start", "library_of"]
 
@@ -58,7 +58,9 @@ def library_of(like: Array) -> Library:
     xp, device = namespace_of(like), device_of(like)
 
     def entered(pairs: Pairs) -> Pairs:
-        return Pairs(*(Inputs(*(xp.asarray(z, dtype=like.dtype, device=device) for z in inputs)) for inputs in pairs))
+        return Pairs(
+            *(CriticInputs(*(xp.asarray(z, dtype=like.dtype, device=device) for z in inputs)) for inputs in pairs)
+        )
 
     return Library(entered, adapter_of(like).compiled)
 
@@ -78,11 +80,11 @@ class Trainer:
         self.initial, self.steps, self.batch, self.library = critic.initial, steps, batch, library
         gradient = critic.gradient
 
-        def loss(parameters: Any, x: Inputs, y: Inputs) -> Array:
+        def loss(parameters: Any, x: CriticInputs, y: CriticInputs) -> Array:
             losses, _ = row_losses(critic.scores(parameters, x, y))
             return namespace_of(losses).mean(losses)
 
-        def step(state: Any, x: Inputs, y: Inputs, rates: tuple[float, float, float]) -> Any:
+        def step(state: Any, x: CriticInputs, y: CriticInputs, rates: tuple[float, float, float]) -> Any:
             (parameters, first, second), (rate, scale, root) = state, rates
             slopes = gradient(parameters, x, y)
             first = mapped(lambda m, g: 0.9 * m + 0.1 * g, first, slopes)

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
+import array_api_compat.numpy
 import numpy as np
 import pytest
-from array_api_compat import numpy as compat
 
 import portable_nce as pnce
 from portable_nce._core.namespace import namespace_of
@@ -17,6 +17,8 @@ from portable_nce._core.registry import adapter_of
 from portable_nce.backends.numpy_namespace import namespace
 
 SHAPE = (96, 128)
+
+compat: Any = array_api_compat.numpy
 
 
 def numbers(dtype: str, shape: tuple[int, ...]) -> Any:

@@ -178,7 +178,7 @@ def test_the_picture_shows_the_flags() -> None:
 def test_the_error_is_that_of_a_jackknife() -> None:
     squares = np.asarray([0.4])
     z = np.random.default_rng(0).normal(size=(2, 60, 1))
-    pairs = features.Pairs(*(features.Inputs(part, part, part) for part in z))
+    pairs = features.Pairs(*(features.CriticInputs(part, part, part) for part in z))
 
     def bound(chosen: Any) -> tuple[float, Any]:
         losses, softmax = critics.row_losses(critics.gaussian(squares, pairs.select(chosen)))
@@ -195,7 +195,10 @@ def test_the_error_is_that_of_a_jackknife() -> None:
 def test_the_gradient_in_closed_form_is_the_derivative_of_the_loss() -> None:
     rng = np.random.default_rng(0)
     pairs = features.Pairs(
-        *(features.Inputs(rng.normal(size=(9, 2)), rng.normal(size=(9, 3)), rng.normal(size=(9, 1))) for _ in range(2))
+        *(
+            features.CriticInputs(rng.normal(size=(9, 2)), rng.normal(size=(9, 3)), rng.normal(size=(9, 1)))
+            for _ in range(2)
+        )
     )
     parameters, kept = critics.SEPARABLE.initial(Random(0), np.asarray([0.4, 0.2]), (3, 3))
     for given in (parameters, kept):

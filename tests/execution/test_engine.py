@@ -21,7 +21,7 @@ from portable_nce._core.reduction import Reduction
 from portable_nce._execution import matrix, products, search, sets, tiling
 from portable_nce._execution.channels import channel_of
 from portable_nce._execution.evaluate import evaluate
-from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan
+from portable_nce._execution.families import PairsPlan, PairTerms, Softmax, SoftmaxPlan
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.layouts import Layout
 from portable_nce._execution.matrix import ScoreMatrix, Shard
@@ -287,7 +287,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
 def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: list[tuple[int, int]]) -> None:
     terms = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: np.maximum(s, 0.0) ** 3))
     scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
-    family = Pairs(np, PairsPlan(terms, divide_by), ScoreFacts(n_negatives=6), need_grad=True)
+    family = PairTerms(np, PairsPlan(terms, divide_by), ScoreFacts(n_negatives=6), need_grad=True)
     values, cotangents = finished(family, scores, own, bounds)
     positive = np.maximum(scores, 0.0)
     np.testing.assert_allclose(values, own**2 + np.sum(positive**3, axis=1), rtol=1e-12)
