@@ -1,0 +1,35 @@
+"""Every loss against its oracle on NumPy, so that plain `pytest` notices a loss that computes something else.
+
+The conformance suite, which plain `pytest` does not collect, does it on all libraries and in all formats.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from portable_nce.testing import oracles
+from portable_nce.testing.cases import CASES
+from portable_nce.testing.variants import case_arrays, differentiate
+
+if TYPE_CHECKING:
+    from portable_nce.testing.cases import Case
+    from portable_nce.testing.variants import Variant
+
+EACH = list(
+    {(case.loss, case.regime, last): case for last in (False, True) for case in CASES[:: 1 if last else -1]}.values()
+)
+"""First and last case of each loss and regime."""
+
+TOLERANCE = {"normal": 5e-15, "saturated": 2e-14}
+"""Largest error in float64, relative to the largest magnitude of the value, or of the gradient of one argument."""
+
+
+@pytest.mark.parametrize("case", {case.name: case for case in EACH}.values(), ids=lambda case: case.name)
+def test_a_loss_and_its_gradients_are_those_of_the_published_sum(variant: Variant, case: Case) -> None:
+    value, slopes = oracles.case_value_and_gradients(case)
+    wanted = [sum(value) if isinstance(value, list) else value, *slopes.values()]
+    result, gradients = differentiate(case.function, case_arrays(variant, case, "float64"), len(case.arguments))
+    for found, exact in zip((result, *gradients), wanted, strict=True):
+        assert oracles.error(variant.to_list(found), exact) <= TOLERANCE[case.regime]
