@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.protocol import Array, Namespace
@@ -73,8 +74,11 @@ def weigh(
     return values * weights, xp.where(dead, zero, weights), values
 
 
-class Family:
-    """Row sums over tiles, and their cotangents.
+class Family(ABC):
+    """Row sums over tiles, the losses of rows, and the cotangents of their scores.
+
+    The laws of all: `merge` is associative, so that the losses do not depend on the cut into tiles; a tile without
+    negatives changes nothing. Arrays of rows have n entries, tiles have the shape (n, k).
 
     `counts_pairs`: weights of pairs also count the pairs.
     `unshifted`: exponentials need no shift, so that residuals and coefficients are not far below 1.
@@ -87,6 +91,22 @@ class Family:
         self.xp = xp
         self.plan = plan
         self.facts = facts
+
+    @abstractmethod
+    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
+        """What a tile of negatives adds to its rows, and its residual; the scores may be overwritten."""
+
+    @abstractmethod
+    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[Any, Any, Any]:
+        """What a masked tile adds to its rows, its residual, and its positives; the scores may not be overwritten."""
+
+    @abstractmethod
+    def merge(self, parts: list[Any]) -> tuple[Any, Sequence[Any]]:
+        """The sum of the parts of a row, and for each part the factors of its residual (None: 1)."""
+
+    @abstractmethod
+    def finish(self, total: Any, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+        """The losses of rows, and the coefficients that turn residuals into cotangents of scores."""
 
     def divided(self, slope: Array) -> Array:
         """A slope of the row losses, divided as their mean is."""
@@ -108,7 +128,7 @@ class Family:
         return one_per_row(self.xp, scores, present)
 
     def tile_cotangent(self, residual: Any, losses: RowLosses, rescale: Any) -> tuple[Array, Array]:
-        """Cotangent of a tile of negatives, as a matrix and a factor of each row."""
+        """Cotangent of a tile of negatives, as a matrix and a factor of each row; the residual may be overwritten."""
         return residual, losses.coefficient if rescale is None else losses.coefficient * rescale
 
     def masked_cotangents(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from .._core.namespace import device_of, namespace_of
 from .._core.numerics import upcast
@@ -18,6 +18,18 @@ from ..pairings import Members, NoPositives, Positives, Rule, Tile, split, undef
 from .inputs import Inputs
 from .row_losses import Exclude
 from .tiling import Bounds
+
+
+class TileSets(Protocol):
+    """Positives and negatives of the tiles of a matrix. The law of all: the tiles partition the pairs of the matrix."""
+
+    def of(self, k: int, start: Array | int, block: Inputs) -> Exclude | Members:
+        """Pairs of tile k of the block that begins at row `start`.
+
+        Either the members, or a function that replaces the entries that are not negatives: then the tile has no
+        positives.
+        """
+        raise NotImplementedError
 
 
 class Diagonals(NamedTuple):
@@ -214,7 +226,7 @@ class ClassSets(NamedTuple):
         return Members(positives, negatives)
 
 
-class RuleSets:
+class RuleSets(TileSets):
     """Sets of tiles of all columns, by the rule of a pairing and a mask."""
 
     def __init__(self, pair_rule: PairRule, inputs: Inputs) -> None:

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 from .._core.checks import is_at_hand
 from .._core.logsumexp import ExpSum
 from .._core.namespace import namespace_of
-from .._core.numerics import largest_entry, upcast
+from .._core.numerics import largest_entry
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import Members
 from . import products as p
 from . import sets as s
-from .channels import Route
-from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
-from .inputs import Arrays, Inputs, by_channel
+from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, split_sharpness
+from .inputs import Arrays, Inputs
 from .layouts import Gradients, Layout, NeedGrad, SweepResult
-from .row_losses import Exclude, RowLosses, ScoreFacts
+from .row_losses import Exclude, Family, RowLosses, ScoreFacts
+from .scores import Channels, GivenScores, Products, Source
 from .sources import takes_embeddings
 
 
@@ -34,117 +34,13 @@ def sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
     return _OneSided(layout, inputs, need_grad).run()
 
 
-class _Products:
-    """Tiles of inner products."""
-
-    n_differentiated = (1, 1)
-    """Numbers of row operands and of column operands that have a gradient."""
-
-    def __init__(self, inputs: Inputs, need_grad: NeedGrad, bounds: Sequence[tuple[int, int]]) -> None:
-        self.need_grad = (need_grad.rows, need_grad.columns)
-        self.columns = p.operand_of(inputs.columns)
-        if need_grad.rows:
-            self.columns = p.with_weights(self.columns)
-        self.tiles = self.score_columns = p.operand_pieces(self.columns, bounds)
-        self.has_added = len(inputs.added) > 0
-        if self.has_added:
-            added = p.pieces(inputs.added[0], bounds)
-            self.score_columns = [p.with_added(tile, extra) for tile, extra in zip(self.tiles, added, strict=True)]
-
-    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
-        """The rows of a block, the rows multiplied by the sharpness, and the sharpness if it is not in them."""
-        rows = p.operand_of(block.rows)
-        scaled, rest = p.sharpened_rows(rows, self.columns, sharpness)
-        return rows, p.with_ones(scaled) if self.has_added else scaled, rest
-
-    def positive_scores(self, block: Inputs, _: Array | int) -> Array | None:
-        """Scores of the positives of a block; None if they are entries of the tiles."""
-        return s.partner_scores(namespace_of(*block.rows), block.rows[0], block.partners) if block.partners else None
-
-    def negative_scores(self, rows: Any, k: int) -> Array:
-        """Scores of tile k for the sums over negatives, with sharpness."""
-        _, scaled, rest = rows
-        return sharpened(p.product(scaled, self.score_columns[k]), rest)
-
-    def scores(self, rows: Any, k: int) -> tuple[Arrays, tuple[None]]:
-        """Scores of tile k, without sharpness."""
-        return (p.product(rows[0], self.score_columns[k]),), (None,)
-
-    def pullback(
-        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, _: Any, sums: Array | None
-    ) -> tuple[Arrays, Arrays]:
-        """Cotangents of rows and columns. The cotangent of the scores is ``factor[:, None] * cotangents[0]``."""
-        operands, need_grad = (rows[0], self.tiles[k]), self.need_grad
-        to_rows, to_columns = p.pullback(cotangents[0], factor, *operands, need_grad=need_grad, sums=sums)
-        return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
-
-
-class _GivenScores:
-    """The single tile of a score matrix given by the caller."""
-
-    n_differentiated = (1, 0)
-
-    def __init__(self, n_columns: int) -> None:
-        self.tiles: list[Arrays] = [()]
-        self.n_columns = n_columns
-
-    def positive_scores(self, block: Inputs, start: Array | int) -> Array:
-        """Scores of the positives of a block: its diagonal."""
-        scores, tile = block.rows[0], s.TilePosition(start, 0, self.n_columns, self.n_columns)
-        return s.diagonal_entries(namespace_of(scores), scores, tile)
-
-    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
-        """The scores of a block, and the sharpness of its negatives."""
-        return block.rows[0], sharpness
-
-    def negative_scores(self, rows: tuple[Array, Array | None], _: int) -> Array:
-        """A copy of the scores, with sharpness; the family overwrites it."""
-        return sharpened(rows[0] + 0.0, rows[1])
-
-    def pullback(self, _: Any, __: int, cotangents: Arrays, ___: None, ____: Any, _____: Any) -> tuple[Arrays, Arrays]:
-        return cotangents, ()
-
-
-class _Channels:
-    """The single tile of all columns, scored by any similarities."""
-
-    def __init__(self, layout: Layout, inputs: Inputs) -> None:
-        self.channels = layout.channels
-        self.counts = [channel.rows for channel in self.channels]
-        of_columns = [channel.columns for channel in self.channels]
-        self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
-        self.columns = by_channel(inputs.columns, of_columns)
-        self.tiles = [inputs.columns]
-
-    def positive_scores(self, _: Inputs, __: Array | int) -> None:
-        """None: the positives are entries of the tile."""
-
-    def block_operands(self, block: Inputs, _: Array | None) -> list[Arrays]:
-        return by_channel(block.rows, self.counts)
-
-    def scores(self, rows: list[Arrays], _: int) -> tuple[Arrays, tuple[Route | None, ...]]:
-        """Scores of each channel, and the functions that route the cotangents of tokens."""
-        scored = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
-        return tuple(upcast(namespace_of(x), x) for x, _ in scored), tuple(route for _, route in scored)
-
-    def pullback(
-        self, rows: list[Arrays], _: int, cotangents: Arrays, __: None, routes: tuple[Route | None, ...], ___: Any
-    ) -> tuple[Arrays, Arrays]:
-        to_rows: Arrays = ()
-        to_columns: Arrays = ()
-        for channel, *arguments in zip(self.channels, rows, self.columns, cotangents, routes, strict=True):
-            row_part, column_part = channel.pull(*arguments)
-            to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
-        return to_rows, to_columns
-
-
 class _FilledTile(NamedTuple):
-    """A tile after the forward pass: its sets, part of the row sums, residual, and routes of token cotangents."""
+    """A tile after the forward pass: its sets, part of the row sums, residual, and what the source needs of it."""
 
     sets: Members | Exclude
     part: Any
     residual: Any
-    routes: Any = ()
+    kept: Any = None
 
 
 class _Block(NamedTuple):
@@ -172,15 +68,15 @@ class _OneSided:
         self.diagonals: s.Diagonals | None = None
         self.apart = len(inputs.partners) > 0  # the positives are an operand of their own
         self.positives_in_tile = False  # the cotangent of the only tile includes those of positives
-        self.source: Any
-        self.sets: Any
+        self.source: Source
+        self.sets: s.TileSets
         if isinstance(sets, s.PairRule):
-            self.source, self.sets = _Channels(layout, inputs), s.RuleSets(sets, inputs)
+            self.source, self.sets = Channels(layout, inputs), s.RuleSets(sets, inputs)
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
             given = layout.channels[0].given
-            self.source = _GivenScores(n_columns) if given else _Products(inputs, need_grad, bounds)
+            self.source = GivenScores(n_columns) if given else Products(inputs, need_grad, bounds)
             if isinstance(sets, s.SortedClasses):
                 assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
                 self.sets = s.ClassSets(sets, block, labels)
@@ -192,7 +88,7 @@ class _OneSided:
                     inputs = inputs._replace(partners=partners)
         self.inputs = inputs
         facts = self._facts(n_rows)
-        self.family: Any = family_of(self.xp, layout.plan, facts, need_grad=need_grad.gradients)
+        self.family: Family = family_of(self.xp, layout.plan, facts, need_grad=need_grad.gradients)
         # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
         self.scaled = not (self.family.unshifted or layout.channels[0].given) and is_at_hand(inputs.rows[0])
         self.scaled = self.scaled and self.adapter.is_plain(inputs.flat)
@@ -201,8 +97,9 @@ class _OneSided:
             given = layout.channels[0].given
             whole = len(self.diagonals.distances) > 0 and len(inputs.row_labels) == 0
             whole = whole and self.tiling.block == n_rows and len(self.source.tiles) == 1
-            in_halves = not given and self.source.columns.part is not None  # cotangents of positives have more bits
-            self.positives_in_tile = given or (whole and not (self.scaled or in_halves))
+            of_halves = isinstance(self.source, Products) and self.source.columns.part is not None
+            # With 16-bit products, the cotangents of positives have more bits.
+            self.positives_in_tile = given or (whole and not (self.scaled or of_halves))
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
 
     def _bound(self) -> float:
@@ -280,13 +177,13 @@ class _OneSided:
                     _FilledTile(sets, *family.add_negatives(self.source.negative_scores(rows, k), sets, by_row))
                 )
                 continue
-            scores, routes = self.source.scores(rows, k)
+            scores, kept = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
             part, residual, positives = family.add_masked(scores, sets, block.by_row)
-            tiles.append(_FilledTile(sets, part, residual, routes))
-        scores = self.source.positive_scores(block, start)
-        if scores is not None:
-            positives = family.partner_positives(scores, block.present[0] if block.present else None, by_row)
+            tiles.append(_FilledTile(sets, part, residual, kept))
+        apart = self.source.positive_scores(block, start)
+        if apart is not None:
+            positives = family.partner_positives(apart, block.present[0] if block.present else None, by_row)
         total, rescales = family.merge([tile.part for tile in tiles])
         losses = family.finish(total, positives, by_row, need_grad=need_grad)
         if not need_grad:
@@ -326,7 +223,7 @@ class _OneSided:
         for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
             cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)
             sums = tile.part.total if isinstance(tile.part, ExpSum) else None
-            row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.routes, sums)
+            row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.kept, sums)
             to_rows = tuple(map(p.plus, to_rows, row_part)) if to_rows else row_part
             to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.restored, column_part))
         return tuple(map(scaling.restored, to_rows)), tuple(to_columns)
@@ -342,4 +239,5 @@ class _OneSided:
         matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
         if not self.positives_in_tile:
             return (matrix,), factor
+        assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
         return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None

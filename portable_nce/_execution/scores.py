@@ -1,0 +1,171 @@
+"""Sources of scores: inner products, a given score matrix, and similarities of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .._core.namespace import namespace_of
+from .._core.numerics import upcast
+from .._core.protocol import Array
+from . import products as p
+from . import sets as s
+from .channels import Route
+from .families import sharpened
+from .inputs import Arrays, Inputs, by_channel
+from .layouts import Layout, NeedGrad
+
+
+class Source:
+    """Scores of the tiles of a matrix, and the cotangents of its operands.
+
+    `tiles`: the column operands of each tile, those with a gradient first. `n_differentiated`: numbers of row operands
+    and of column operands with a gradient. Operands are never overwritten.
+
+    A source has `negative_scores` if its tiles hold negatives alone, and `scores` if its tiles are masked. The law of
+    all: ``⟨pullback(c), d⟩ = ⟨c, derivative of the scores along d⟩`` for cotangents c and directions d.
+    """
+
+    tiles: Sequence[Any]
+    n_differentiated: tuple[int, int]
+
+    def block_operands(self, block: Inputs, sharpness: Array | None) -> Any:
+        """The rows of a block, as the other methods take them."""
+        raise NotImplementedError
+
+    def positive_scores(self, block: Inputs, start: Array | int) -> Array | None:
+        """Scores (n,) or (n, P) of the positives of a block; None if they are entries of the tiles."""
+        raise NotImplementedError
+
+    def negative_scores(self, rows: Any, k: int) -> Array:
+        """Scores (n, k) of a tile for the sums over negatives, with sharpness; the caller may overwrite them."""
+        raise NotImplementedError
+
+    def scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
+        """Scores (n, k) of a tile by each channel, without sharpness, and what `pullback` needs of them.
+
+        The caller may not overwrite them.
+        """
+        raise NotImplementedError
+
+    def pullback(  # noqa: PLR0917  (all that is known of a tile)
+        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
+    ) -> tuple[Arrays, Arrays]:
+        """Cotangents of the operands of rows and of columns, from those of the scores, which may be overwritten.
+
+        The cotangent of the scores of the first channel is ``factor[:, None] * cotangents[0]``. `sums` (n,): the sums
+        of the negatives' exponentials, if the cotangents are in proportion to these.
+        """
+        raise NotImplementedError
+
+
+class Products(Source):
+    """Tiles of inner products."""
+
+    n_differentiated = (1, 1)
+    """Numbers of row operands and of column operands that have a gradient."""
+
+    def __init__(self, inputs: Inputs, need_grad: NeedGrad, bounds: Sequence[tuple[int, int]]) -> None:
+        self.need_grad = (need_grad.rows, need_grad.columns)
+        self.columns = p.operand_of(inputs.columns)
+        if need_grad.rows:
+            self.columns = p.with_weights(self.columns)
+        self.tiles = self.score_columns = p.operand_pieces(self.columns, bounds)
+        self.has_added = len(inputs.added) > 0
+        if self.has_added:
+            added = p.pieces(inputs.added[0], bounds)
+            self.score_columns = [p.with_added(tile, extra) for tile, extra in zip(self.tiles, added, strict=True)]
+
+    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
+        """The rows of a block, the rows multiplied by the sharpness, and the sharpness if it is not in them."""
+        rows = p.operand_of(block.rows)
+        scaled, rest = p.sharpened_rows(rows, self.columns, sharpness)
+        return rows, p.with_ones(scaled) if self.has_added else scaled, rest
+
+    def positive_scores(self, block: Inputs, _: Array | int) -> Array | None:
+        """Scores of the positives of a block; None if they are entries of the tiles."""
+        return s.partner_scores(namespace_of(*block.rows), block.rows[0], block.partners) if block.partners else None
+
+    def negative_scores(self, rows: Any, k: int) -> Array:
+        """Scores of tile k for the sums over negatives, with sharpness."""
+        _, scaled, rest = rows
+        return sharpened(p.product(scaled, self.score_columns[k]), rest)
+
+    def scores(self, rows: Any, k: int) -> tuple[Arrays, tuple[None]]:
+        """Scores of tile k, without sharpness."""
+        return (p.product(rows[0], self.score_columns[k]),), (None,)
+
+    def pullback(
+        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, _: Any, sums: Array | None
+    ) -> tuple[Arrays, Arrays]:
+        """Cotangents of rows and columns. The cotangent of the scores is ``factor[:, None] * cotangents[0]``."""
+        operands, need_grad = (rows[0], self.tiles[k]), self.need_grad
+        to_rows, to_columns = p.pullback(cotangents[0], factor, *operands, need_grad=need_grad, sums=sums)
+        return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
+
+
+class GivenScores(Source):
+    """The single tile of a score matrix given by the caller."""
+
+    n_differentiated = (1, 0)
+
+    def __init__(self, n_columns: int) -> None:
+        self.tiles: list[Arrays] = [()]
+        self.n_columns = n_columns
+
+    def positive_scores(self, block: Inputs, start: Array | int) -> Array:
+        """Scores of the positives of a block: its diagonal."""
+        scores, tile = block.rows[0], s.TilePosition(start, 0, self.n_columns, self.n_columns)
+        return s.diagonal_entries(namespace_of(scores), scores, tile)
+
+    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
+        """The scores of a block, and the sharpness of its negatives."""
+        return block.rows[0], sharpness
+
+    def negative_scores(self, rows: tuple[Array, Array | None], _: int) -> Array:
+        """A copy of the scores, with sharpness; the family overwrites it."""
+        return sharpened(rows[0] + 0.0, rows[1])
+
+    def pullback(
+        self, _: Any, __: int, cotangents: Arrays, ___: Array | None, ____: Any, _____: Any
+    ) -> tuple[Arrays, Arrays]:
+        return cotangents, ()
+
+
+class Channels(Source):
+    """The single tile of all columns, scored by any similarities."""
+
+    def __init__(self, layout: Layout, inputs: Inputs) -> None:
+        self.channels = layout.channels
+        self.counts = [channel.rows for channel in self.channels]
+        of_columns = [channel.columns for channel in self.channels]
+        self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
+        self.columns = by_channel(inputs.columns, of_columns)
+        self.tiles = [inputs.columns]
+
+    def positive_scores(self, _: Inputs, __: Array | int) -> None:
+        """None: the positives are entries of the tile."""
+
+    def block_operands(self, block: Inputs, _: Array | None) -> list[Arrays]:
+        return by_channel(block.rows, self.counts)
+
+    def scores(self, rows: list[Arrays], _: int) -> tuple[Arrays, tuple[Route | None, ...]]:
+        """Scores of each channel, and the functions that route the cotangents of tokens."""
+        scored = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
+        return tuple(upcast(namespace_of(x), x) for x, _ in scored), tuple(route for _, route in scored)
+
+    def pullback(
+        self,
+        rows: list[Arrays],
+        _: int,
+        cotangents: Arrays,
+        __: Array | None,
+        kept: tuple[Route | None, ...],
+        ___: Any,
+    ) -> tuple[Arrays, Arrays]:
+        to_rows: Arrays = ()
+        to_columns: Arrays = ()
+        for channel, *arguments in zip(self.channels, rows, self.columns, cotangents, kept, strict=True):
+            row_part, column_part = channel.pull(*arguments)
+            to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
+        return to_rows, to_columns
