@@ -349,7 +349,7 @@ def test_masked_losses_of_one_token_are_those_of_cosines(convert: Any, name: str
 def test_similarities_that_differ_in_one_field_are_not_equal() -> None:
     """Compiled code is cached by equality, so unit rows must differ from rows of any length."""
     dot = similarities.resolve("dot")
-    changed = {"unit": True, "symmetric": False, "embedded": (True, False), "beyond": 1, "even": True}
+    changed = {"unit": True, "symmetric": False, "embedded": (True, False), "beyond": 1, "wide": True}
     for field, value in changed.items():
         other = dot._replace(**{field: value})
         assert other != dot, field

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import no_gradient, stop_gradient
 from .._core.checks import all_entries, entry_at_hand, is_half
 from .._core.namespace import device_of, namespace_of
-from .._core.numerics import continued, upcast
+from .._core.numerics import LARGEST_SQUARE, continued, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
@@ -142,7 +142,7 @@ def zeroed(x: Array, live: Array | None, *, n_flags: int = 0, scores: bool = Fal
     The last `n_flags` features stay: without the flags of its tokens, a row would have no score. In `scores`, -inf is a
     mask, and stays.
     """
-    if live is None or _is_small(x):
+    if live is None or _is_small(x) or not _has_floats(x):  # a check names what is no embedding
         return x
     xp, given, features = namespace_of(x), x, x.shape[-1] - n_flags
     x = x[..., :features] if n_flags else x
@@ -215,7 +215,7 @@ def _are_finite(matrix: ScoreMatrix) -> bool:
 def _is_small(x: Array) -> bool:
     """Whether the squares of all rows are known to be finite, and far from overflow."""
     square = entry_at_hand(x, _largest_of_squares)
-    return square is not None and square <= _most(namespace_of(x), x)
+    return square is not None and (square <= LARGEST_SQUARE or square <= _most(namespace_of(x), x))
 
 
 def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,10 +14,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce._core import registry
-from portable_nce._core.namespace import library_namespace
 from portable_nce._core.registry import adapter_of
-from portable_nce._execution import plans, replay
 
 mx.set_default_device(mx.cpu)  # where it has float64
 pytestmark = pytest.mark.usefixtures("jax_x64")
@@ -173,76 +167,3 @@ def test_sums_are_recorded() -> None:
         value, slope = pnce.value_and_grad(lambda x, a=axis: (adapter_of(x).sum_along(x, a) ** 2).sum())(x)
         assert value == (x.sum(axis=axis) ** 2).sum()
         np.testing.assert_array_equal(slope, np.broadcast_to(2 * x.sum(axis=axis, keepdims=True), x.shape))
-
-
-class Device(str):
-    """A device without a hash, as CuPy's."""
-
-    __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
-
-
-class CupyArray(np.ndarray):
-    """A NumPy array with CuPy's devices and writable diagonals."""
-
-    device = property(lambda _: Device("cpu"))
-
-    def diagonal(self, *_: Any) -> Any:
-        return np.einsum("ii->i", self)
-
-
-CupyArray.__module__ = "cupy"
-
-
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """NumPy under CuPy's name, as not every machine has a GPU, without the functions that wait for the device."""
-    stand_in = ModuleType("cupy")
-    vars(stand_in).update({name: getattr(np, name) for name in dir(np) if not name.startswith("__")})
-    runtime = SimpleNamespace(getDeviceCount=lambda: 2, CUDARuntimeError=RuntimeError)
-    vars(stand_in).update(cuda=SimpleNamespace(runtime=runtime), __version__="13.0")
-    for name in ("bincount", "fill_diagonal", "nonzero", "unique"):
-        delattr(stand_in, name)
-    monkeypatch.setitem(sys.modules, "cupy", stand_in)
-    monkeypatch.delitem(sys.modules, "portable_nce.backends.cupy", raising=False)
-    adapter = importlib.import_module("portable_nce.backends.cupy").adapter(library_namespace)
-    monkeypatch.setitem(registry._loaded, "cupy", adapter)  # noqa: SLF001
-    return adapter
-
-
-def test_the_adapter_of_cupy_on_a_stand_in(cupy: Any) -> None:
-    assert isinstance(cupy, pnce.Adapter)
-    assert (cupy.name, cupy.version, cupy.dtypes) == ("cupy", "13.0", ("float64", "float32", "float16"))
-    assert len(tuple(cupy.devices)) == 2
-    value, gradient = cupy.value_and_grad(lambda x: (x * x).sum())(np.arange(3.0))
-    assert value == 5.0
-    np.testing.assert_array_equal(gradient, [0.0, 2.0, 4.0])
-
-
-def test_cupy_adds_rows_and_fills_diagonals_without_waiting(cupy: Any) -> None:
-    numbers = np.asarray([2, 0, 2, 3])
-    for g in (np.arange(4.0, dtype=np.float32), np.arange(8.0, dtype=np.float32).reshape(4, 2)):
-        found = cupy.add_at(np, g, numbers, 3)
-        assert found.dtype == g.dtype
-        np.testing.assert_array_equal(found, [0.0 * g[0], g[0] + g[2], g[3]])
-    for value in (7.0, np.arange(10.0, 14.0)):
-        x = np.arange(12.0).reshape(4, 3).view(CupyArray)
-        wanted = np.array(x)
-        wanted[[1, 2], [0, 1]] = value if isinstance(value, float) else value[1:3]
-        np.testing.assert_array_equal(cupy.fill_diagonal(x, 1, 0, 2, value), wanted)
-
-
-@pytest.mark.usefixtures("cupy")
-def test_plans_and_programs_are_kept_for_devices_without_a_hash() -> None:
-    x, y = np.random.default_rng(0).normal(size=(2, 6, 4))
-    wanted = pnce.info_nce(x, y), pnce.info_nce(x, y, similarity="neg_euclidean", reduction="none")
-    plans.PLANS.clear()
-    replay.SWEEPS.clear()
-    a, b = x.view(CupyArray), y.view(CupyArray)
-    for _ in range(3):
-        found = pnce.info_nce(a, b), pnce.info_nce(a, b, similarity="neg_euclidean", reduction="none")
-        for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-12)
-    kept = [*(plan.sweep for plan in plans.PLANS.values()), *(sweep for sweep in replay.SWEEPS.values() if sweep)]
-    assert len(kept) == 2
-    assert all(None not in programs for sweep in kept for programs in sweep.programs.values())
