@@ -56,7 +56,7 @@ from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
 from ._execution.live import counted_by, zeroed, zeroed_entries
-from ._losses.vocabulary import SoftmaxStatistics, linear_softmax
+from ._losses.linear_softmax import SoftmaxStatistics, linear_softmax
 from .bounds import anchored_losses, info_nce_anchor_losses
 from .from_scores import ScorePairs, info_nce
 

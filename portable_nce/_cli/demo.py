@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +20,7 @@ from .. import bounds
 from .._core.autodiff import value_and_grad
 from .._core.namespace import namespace_of
 from .._losses import in_batch, views
+from .course import Course, Digits, matches
 from .libraries import OpenLibrary, open_library, require
 
 if TYPE_CHECKING:
@@ -88,60 +88,6 @@ LOSSES: dict[str, tuple[str, Loss]] = {
 
 UNNORMALISED = {"flat_nce", "dcl"}
 """Losses whose value does not measure progress; InfoNCE with the same pairs is shown as well."""
-
-
-@dataclass(frozen=True)
-class Digits:
-    """Standardised halves of digits, and their split.
-
-    Attributes
-    ----------
-    left, right : array, shape (1797, 32)
-        Pixels of the two halves.
-    images : array, shape (1797, 8, 8)
-        Brightness between 0 and 1.
-    classes : array, shape (1797,)
-        Digits; not used in training.
-    training, validation, held_out : array of int
-        Indices.
-    """
-
-    left: Vector
-    right: Vector
-    images: Vector
-    classes: Vector
-    training: Vector
-    validation: Vector
-    held_out: Vector
-
-
-@dataclass
-class Course:
-    """Record of a training run.
-
-    Attributes
-    ----------
-    losses, companions, bounds : list of float
-        Before the first and after each iteration: training loss, InfoNCE (if shown), and the bound on the validation
-        digits; in nats.
-    best : int
-        Iteration with the best bound, whose parameters are used.
-    untrained, scores : array
-        Scores of the held-out digits, left × right halves: before training, and with the best parameters.
-    bound : float
-        Bound on the held-out digits, in nats.
-    seconds : float
-        Training time.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    companions: list[float] = field(default_factory=list)
-    bounds: list[float] = field(default_factory=list)
-    best: int = 0
-    untrained: Any = None
-    scores: Any = None
-    bound: float = math.nan
-    seconds: float = 0.0
 
 
 def demo(backend: str, loss: str, output: Path, iterations: int, seed: int) -> int:
@@ -343,15 +289,6 @@ def _split(vector: Vector, like: Tree) -> list[Vector]:
 
 
 # The report
-
-
-def matches(scores: Any, digits: Digits) -> tuple[Vector, Vector, Vector]:
-    """Retrieved right halves of the held-out left halves, and masks of exact matches and of the same digit."""
-    import numpy as np
-
-    winners = scores.argmax(axis=1)
-    classes = digits.classes[digits.held_out]
-    return winners, winners == np.arange(len(winners)), classes[winners] == classes
 
 
 def _report(course: Course, loss: str, digits: Digits) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import bounds
-from .demo import matches
+from .course import matches
 
 if TYPE_CHECKING:
-    from .demo import Course, Digits
+    from .course import Course, Digits
 
 __all__ = ["draw"]
 

@@ -91,7 +91,8 @@ def test_the_pullback_of_a_source_is_the_adjoint_of_its_scores(name: str, tile: 
     """And it leaves the operands as they are."""
     engine, inputs = sweep_of(name, tile)
     source: Any = engine.source
-    assert type(source) is (Products if name in BY_PRODUCTS else GivenScores if name == "scores" else Channels)
+    kind = type(source)
+    assert kind is (Products if name in BY_PRODUCTS else GivenScores if name == "scores" else Channels)
     before, rng = [x.copy() for x in inputs.flat], np.random.default_rng(5)
     of_rows, of_columns = (x[:n] for x, n in zip(inputs[:2], source.n_differentiated, strict=True))
     along = [[rng.normal(size=x.shape) for x in side] for side in (of_rows, of_columns)]

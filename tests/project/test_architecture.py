@@ -373,7 +373,7 @@ def test_nothing_that_is_installed_runs_text_or_unpickles_or_opens_connections()
 def test_a_name_means_one_thing() -> None:
     """No two files of the product define classes of one name, and none of the engine functions of one."""
     files = [path for path in CORE.rglob("*.py") if "testing" not in path.relative_to(CORE).parts]
-    engine = [path for path in files if path.relative_to(CORE).parts[0] in {"_call.py", "_core", "_execution"}]
+    engine = [path for path in files if path.relative_to(CORE).parts[0] in {"_call", "_core", "_execution"}]
     for kind, among in ((ast.ClassDef, files), (ast.FunctionDef, engine)):
         found: dict[str, set[str]] = {}
         for path in among:

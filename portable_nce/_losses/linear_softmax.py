@@ -261,7 +261,7 @@ def linear_softmax(
         similarity = soft_capped(similarity, softcap)
     options = options._replace(similarity=similarity)
     dtype = result_dtype(xp, rows, layer.columns)
-    call = _VocabularyCall(rows, layer, targets, counted, options, softcap, smoothing, z_loss)
+    call = _SoftmaxCall(rows, layer, targets, counted, options, softcap, smoothing, z_loss)
     in_one_pass = not smoothing or (softcap is None and not (z_loss and layer.class_weights is not None))
     if shards is None and in_one_pass and not return_statistics:
         return _in_one_pass(call, dtype)
@@ -275,7 +275,7 @@ def linear_softmax(
 _IGNORED = "to leave rows out, pass ignore_index=..., for example -100"
 
 
-class _VocabularyCall(NamedTuple):
+class _SoftmaxCall(NamedTuple):
     """Checked arguments: rows, layer, targets, mask of rows that count (None: all), options with the similarity."""
 
     rows: Embedding
@@ -305,7 +305,7 @@ class _VocabularyCall(NamedTuple):
         return contrast_embeddings(pair, _SUM, candidates(), changed, dtype=x.dtype)
 
 
-def _in_one_pass(call: _VocabularyCall, dtype: Any) -> Array:
+def _in_one_pass(call: _SoftmaxCall, dtype: Any) -> Array:
     """Reduced loss of the rows of one process."""
     rows, layer, targets, counted, options, _, smoothing, z_loss = call
     xp, reduction = namespace_of(rows.array), options.reduction
@@ -389,7 +389,7 @@ def _product(x: Array, weight: Array, bias: Array | None = None) -> Array:
     return result + rest[0] if rest else result
 
 
-def _of_statistics(call: _VocabularyCall, shards: Shards | None) -> tuple[Array, SoftmaxStatistics]:
+def _of_statistics(call: _SoftmaxCall, shards: Shards | None) -> tuple[Array, SoftmaxStatistics]:
     """Reduced loss of all ranks, and the statistics of this rank's rows.
 
     Each rank scores the rows of all ranks against its classes; sums over the ranks give those over all classes, so that

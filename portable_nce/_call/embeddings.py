@@ -1,0 +1,306 @@
+"""The general loss `contrast`, and the path from arguments to result that all losses share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext
+from typing import Any, get_args
+
+from .. import pairings
+from .._core.checks import (
+    check_called,
+    check_choice,
+    is_at_hand,
+    row_weights,
+)
+from .._core.namespace import namespace_of, native
+from .._core.notes import listening
+from .._core.numerics import largest_score, upcast
+from .._core.protocol import Array
+from .._core.ranks import Ranks, end_exchange, propagates_errors
+from .._core.reduction import Reduction
+from .._core.registry import adapter_of
+from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
+from .._execution.evaluate import couples_rows, evaluate, is_row_by_row
+from .._execution.live import all_count
+from .._execution.matrix import ScoreMatrix
+from .._execution.operands import SourceDtypes, operands_of
+from .._execution.plans import PLANS, Plan, keep, kind_of
+from ..objectives import AnyObjective, Objective, RowStatistics
+from ..objectives import resolve as resolve_objective
+from ..pairings import Pairing, diagonal, two_views
+from ..similarities import (
+    AnySimilarity,
+    takes_tokens,
+)
+from ..similarities import resolve as resolve_similarity
+from .checks import (
+    agree_on_arguments,
+    check_hardness,
+    check_objective,
+    check_objective_across,
+    check_similarity,
+    checked,
+)
+from .entry import checked_options, checked_parameters, repeat_for_views, scale_in
+from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of, with_live_rows
+from .records import ANY, OBJECTIVES, ColumnLayout, Embedding, LossCall, LossOptions
+from .results import finish
+
+
+@propagates_errors
+@takes_tokens
+def contrast(
+    x: ArrayOf[ArrayT],
+    /,
+    y: AnyArray | None = None,
+    *,
+    objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], Array],
+    pairing: PairingName | Pairing = "diagonal",
+    similarity: AnySimilarity = "cosine",
+    temperature: float | AnyArray = 1.0,
+    symmetric: bool = False,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    hardness: float = 0.0,
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
+    across: Ranks | None = None,
+) -> ArrayT:
+    r"""Return a contrastive loss made of a similarity, a pairing and an objective.
+
+    .. math:: \frac{1}{\sum_i w_i} \sum_i w_i\, \ell\big(\{g_{ij}\}_{j \in P(i)}, \{g_{ij}\}_{j \in Q(i)}\big),
+        \qquad g_{ij} = s(x_i, y_j) / \tau
+
+    over the rows i that count; the similarity s makes the scores, the pairing the sets of positives P(i) and negatives
+    Q(i), and the objective the loss of a row.
+
+    Parameters
+    ----------
+    x : array, shape (N, D)
+        Embeddings of the rows.
+    y : array, shape (K, D), optional
+        Embeddings of the columns; None contrasts `x` with itself.
+    objective : {"info_nce", "flat_nce", "logistic"}, Objective, Pairwise or callable
+        A name, an objective of `portable_nce.objectives`, or a function from `RowStatistics` to losses (N,).
+    pairing : {"diagonal", "two_views"} or Pairing, default: "diagonal"
+        A name, or a pairing of `portable_nce.pairings`.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
+        A name, a similarity of `portable_nce.similarities`, or a function from (N, D), (K, D) to scores (N, K).
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        Temperature τ > 0, shared or one per row; differentiable if an array.
+    symmetric : bool, default: False
+        Whether to average the loss of the rows and the loss of the columns that count. With N ≠ K, row losses are not
+        returned, and only pairings of row i with column i take `weights` and temperatures of rows.
+    mask : array of bool, shape (N, K), optional
+        Pairs to include; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows (with `symmetric`, of the columns too).
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
+    hardness : float, default: 0.0
+        Strength α ≥ 0 of the emphasis on hard negatives: the constant :math:`\alpha\, \mathrm{sg}(s_{ij})` is added to
+        their scores :math:`g_{ij}`. For objectives of the softmax family.
+    block_size : int, None or "auto", default: "auto"
+        Rows per block, or None for the whole score matrix; see :doc:`/options`.
+    precision : {"high", "highest"}, optional
+        Precision of matrix products; see :doc:`/options`.
+    across : Ranks, optional
+        Ranks that hold the other rows of the batch; see `portable_nce.across`.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type or dtype, or belongs to another library.
+    ValueError
+        If a shape, device or option is invalid.
+
+    Examples
+    --------
+    PyTorch, with one positive per row and a learned temperature; then with positives by label, and FlatNCE:
+
+    >>> import torch
+    >>> import portable_nce as pnce
+    >>> x = torch.randn(256, 128, requires_grad=True)
+    >>> y = torch.randn(256, 128, requires_grad=True)
+    >>> log_temperature = torch.nn.Parameter(torch.tensor(0.07).log())
+    >>> pnce.contrast(x, y, objective="info_nce", temperature=log_temperature.exp()).backward()
+    >>> x.grad.shape, log_temperature.grad.shape
+    (torch.Size([256, 128]), torch.Size([]))
+    >>> pairing = pnce.pairings.labels(torch.randint(10, (256,)))
+    >>> loss = pnce.contrast(x, objective="flat_nce", pairing=pairing, temperature=0.1)
+
+    NumPy, with another similarity:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> a, noise = rng.standard_normal((2, 256, 128)) / 8
+    >>> pnce.contrast(a, a + noise, objective="info_nce", similarity="neg_sq_euclidean")
+    array(1.99249...)
+    """
+    if isinstance(pairing, str):
+        names = get_args(PairingName)
+        if pairing in pairings.__all__ and pairing not in names:
+            raise ValueError(f"pairing: expected one of {names}, got {pairing!r}; pass pairings.{pairing}(...)")
+        check_choice("pairing", pairing, names)
+        pairing = diagonal() if pairing == "diagonal" else two_views()
+    elif not isinstance(pairing, Pairing):
+        check_called("pairing", pairing, "pairings")
+        raise TypeError(f"pairing: expected a name or a portable_nce.pairings.Pairing, got {type(pairing).__name__}")
+    return contrast_embeddings(
+        {"x": x} if y is None else {"x": x, "y": y},
+        resolve_objective(objective),
+        pairing,
+        LossOptions(
+            temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric, hardness
+        ),
+    )
+
+
+def contrast_embeddings(
+    embeddings: dict[str, Any],
+    objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
+    pairing: Pairing,
+    options: LossOptions,
+    layout: ColumnLayout = ANY,
+    *,
+    dtype: Any = None,
+    parameters: dict[str, Any] | None = None,
+    factor: Callable[[dict[str, Any]], Any] | None = None,
+) -> Array:
+    """Loss of two named arrays of embeddings, or of one with itself.
+
+    Upcast arrays are passed as `Embedding`. Three arrays are rows, their positives, and the extra columns of a queue.
+    The objective and the `factor` of the loss may be functions of the temperature (or logit scale) and `parameters`,
+    which are numbers or arrays of one entry. The result has the dtype of the arrays, or `dtype`.
+    """
+    parameters = {options.scaled_by: options.temperature, **(parameters or {})}
+    call = LossCall(embeddings, objective, pairing, options, layout, parameters, dtype)
+    kind = None if factor is not None else kind_of(call)
+    plan = None if kind is None else PLANS.get(kind)
+    return _compute(call, factor, kind) if plan is None else _run_plan(plan, call)
+
+
+def _compute(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:
+    """Loss of a call without a kept plan; keeps one if `kind` is given."""
+    options = checked_options(call.options)
+    chosen = resolve_similarity(options.similarity)
+    args = checked(call, options)
+    xp, x, options, across = args.xp, args.x, args.options, options.across
+    check_similarity(chosen, args)
+
+    fixed_objective = isinstance(call.objective, OBJECTIVES)
+    objective = call.objective if fixed_objective else call.objective(args.parameters)
+    hardness = check_hardness(options.hardness, objective)
+    parameters, shards = args.parameters, None
+    if across is not None:
+        # Ranks that differ here would exchange different sums and hang; the pairing of a full queue has no flags.
+        coupled = across.check and isinstance(objective, Objective)
+        coupled = coupled and couples_rows(objective, x, in_one_block=lambda: False)
+        shards = agree_on_arguments(across, args, {"pairing": call.pairing, "coupling of rows": coupled})
+        if call.pairing.extra_columns:
+            args, chosen = gather_extra_columns(shards, args, chosen)
+            shards = shards._replace(columns=shards.rows)
+        parameters = {name: shards.shared(value) for name, value in parameters.items()}
+    parameters = repeat_for_views(parameters, x.shape[0])
+    objective = call.objective if fixed_objective else call.objective(parameters)
+    args = args._replace(parameters=parameters, objective=objective)
+    check_objective(args, hardness)
+    per_row = args.per_row_temperature
+    if across is not None:
+        check_objective_across(args, fixed_objective=fixed_objective)
+    with adapter_of(x).full_precision(x):
+        scale = scale_in(xp, parameters, options, x)
+        matrix = score_matrix(
+            args,
+            chosen,
+            scale,
+            shards=shards,
+            bound=score_bound(scale, x, one_process=shards is None) if chosen.unit else math.inf,
+            block_size=options.block_size,
+            sharpness=sharpness_of(hardness, scale, x),
+            high=options.precision == "high",
+        )
+        # With a temperature per row, the matrix is not symmetric.
+        self_contrast = len(call.embeddings) == 1 and not per_row
+        matrix = matrix._replace(self_contrast=self_contrast, indices_checked=args.pairs.indices_checked)
+        if chosen.pullback is None:
+            matrix = matrix.dense()
+        multiplier = None if factor is None else factor(parameters)
+        # Each rank differentiates its part of the sum, so that the factor comes before the exchange.
+        factor_in_reduction = per_row or (shards is not None and options.reduction != "none")
+        reduction = Reduction(options.reduction, options.weights, shards).in_units()
+        if factor_in_reduction:
+            reduction = reduction._replace(factors=multiplier) if per_row else reduction._replace(factor=multiplier)
+        with nullcontext() if kind is None else listening() as notes:
+            result = evaluate(objective, matrix, reduction, symmetric=options.symmetric)
+    if multiplier is not None and not factor_in_reduction:
+        result = result * multiplier
+    end_exchange(across)
+    dtype = args.dtype if call.dtype is None else call.dtype
+    if notes is not None:
+        arrays = [x, *args.partners, *([args.y] if len(call.embeddings) > 1 else [])]
+        if not is_at_hand(x):  # elsewhere the next call decides by entries whether rows are replaced by zeros
+            arrays = [*matrix.rows, *matrix.partners, *matrix.columns][: len(arrays)]
+        keep(kind, notes, _sources(call.pairing, scale, arrays, reduction.weights, parameters), dtype)
+    return finish(xp, result, dtype, options.reduction)
+
+
+def _sources(pairing: Pairing, scale: Any, arrays: list[Array], weights: Any, parameters: dict[str, Any]) -> list[Any]:
+    """Candidates for the arrays of a sweep, in an order fixed for the kind of call; the second is the rows."""
+    rows, columns, pairs = pairing.arrays
+    return [scale, *arrays, *rows, *columns, *pairs, weights, *parameters.values()]
+
+
+def _run_plan(plan: Plan, call: LossCall) -> Array:
+    """Loss by a kept plan; of the arguments, only entries of arrays are checked."""
+    options = call.options
+    embeddings = [native(x.array if isinstance(x, Embedding) else x) for x in call.embeddings.values()]
+    xp = namespace_of(*embeddings)
+    for z in embeddings:
+        adapter_of(z).check(z)
+    arrays = [upcast(xp, z) for z in embeddings]
+    x = arrays[0]
+    n_rows = x.shape[0]
+    parameters = repeat_for_views(checked_parameters(xp, call.parameters, options, call.layout, x), n_rows)
+    weights = row_weights(xp, options.weights, n_rows, x)
+    with adapter_of(x).full_precision(x):
+        scale = scale_in(xp, parameters, options, x)
+        matrix = ScoreMatrix(
+            resolve_similarity(options.similarity), (x,), (arrays[-1],), call.pairing, partners=tuple(arrays[1:-1])
+        )
+        if not all_count(matrix, weights, both_ways=options.symmetric):
+            if is_at_hand(x):
+                return _compute(call, None, None)
+            objective = call.objective if isinstance(call.objective, OBJECTIVES) else call.objective(parameters)
+            counting = weights if is_row_by_row(objective, x) else None
+            matrix = with_live_rows(matrix, objective, counting, symmetric=options.symmetric)
+            arrays = [*matrix.rows, *matrix.partners, *matrix.columns][: len(arrays)]
+        bound = score_bound(scale, x, one_process=True)
+        if not plan.layout.unit:
+            bound = largest_score(*arrays, factor=bound)
+            if bound == math.inf:
+                return _compute(call, None, None)
+        reduction = Reduction(options.reduction, weights).in_units()
+        sources = _sources(call.pairing, scale, arrays, reduction.weights, parameters)
+        result, number = plan.run(sources, scale, bound)
+        if not plan.layout.mean:
+            result = reduction.of_sum(result, number)
+    return finish(xp, result, plan.dtype, options.reduction)
+
+
+def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, options: LossOptions) -> RowStatistics:
+    """Differentiable row statistics of the scores at temperature 1."""
+    chosen = resolve_similarity(options.similarity)
+    with adapter_of(x.array).full_precision(x.array):
+        source_dtypes = SourceDtypes(x.dtypes, columns.dtypes, precision=options.precision)
+        chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, source_dtypes)
+        common: dict[str, Any] = {"block_size": options.block_size, "bound": bound}
+        return ScoreMatrix(chosen, rows, others, pairing, **common).statistics().row

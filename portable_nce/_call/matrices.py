@@ -1,0 +1,169 @@
+"""The score matrix of a call: in one process, and with the rows of other ranks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._core.autodiff import stop_gradient
+from .._core.checks import (
+    is_half,
+)
+from .._core.namespace import is_number, lift_to_tape, namespace_of
+from .._core.numerics import continued, largest_entry, largest_score, zeros
+from .._core.protocol import Array
+from .._core.ranks import Shards
+from .._core.registry import adapter_of
+from .._execution.evaluate import sums_both_sides
+from .._execution.live import all_count, are_paired, needs_of, without_idle
+from .._execution.matrix import ScoreMatrix
+from .._execution.operands import operands_of
+from .._execution.sharded import RankBatch, sharded_matrix
+from .._execution.tiling import is_positive
+from ..objectives import AnyObjective
+from ..similarities import (
+    Operands,
+    Similarity,
+    is_cosine,
+    is_dot,
+    measured_operands,
+    normalized_here,
+    scaled_columns,
+    with_numbers,
+)
+from .records import Arguments
+
+
+def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
+    """Factor (N,) of the negative scores ``g = scale · s``: in value, ``g + α sg(s)`` is ``(1 + α / scale) g``."""
+    if not hardness:
+        return None
+    zero = stop_gradient(zeros(namespace_of(like), like.shape[:1], like))
+    if is_number(scale):
+        return zero + (1.0 + hardness / scale)
+    ((zero, scale),) = lift_to_tape((zero, stop_gradient(scale)))
+    xp = namespace_of(zero)
+    return zero + (1.0 + hardness / xp.reshape(scale, (-1,)))
+
+
+def gather_extra_columns(shards: Shards, args: Arguments, similarity: Similarity) -> tuple[Arguments, Similarity]:
+    """Arguments and similarity with the extra columns of all ranks, in the order of the ranks."""
+    if args.layout.replicated:
+        return args._replace(layout=args.layout._replace(replicated=False)), similarity
+    n_rows, opposite = args.x.shape[0], args.layout.opposite
+    extra = tuple(columns - rows for rows, columns in zip(shards.rows, shards.columns, strict=True))
+    of_extra = shards._replace(columns=extra)
+
+    def of_all(x: Array, sent_as: Any = None) -> Array:
+        return of_extra.gather(x[n_rows:, ...], sent_as=sent_as, of_columns=True, own_first=False)
+
+    def joined(x: Array, extra: Array) -> Array:
+        return namespace_of(x, extra).concat([x[:n_rows, ...], extra], axis=0)
+
+    keys = of_all(args.y, args.embeddings[-1].dtypes[-1])
+    similarity = with_numbers(similarity, lambda numbers: joined(numbers, of_all(numbers)))
+    if opposite is not None:
+        rows, columns = opposite
+        layout = args.layout._replace(opposite=(rows, columns._replace(array=joined(columns.array, keys))))
+        args = args._replace(layout=layout)
+    return args._replace(y=joined(args.y, keys)), similarity
+
+
+def score_matrix(args: Arguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+    """Score matrix of the rows of this process against all columns, with its transpose if that is not a plain one.
+
+    With a temperature per row, column i has the temperature of row i in the transpose.
+    """
+    matrix, symmetric = _matrix_of(args, similarity, scale, **options), args.options.symmetric
+    if args.layout.opposite is not None:
+        rows, columns = args.layout.opposite
+        own_transpose = args._replace(x=rows.array, y=columns.array, embeddings=(rows, columns))
+        return matrix._replace(own_transpose=_matrix_of(own_transpose, similarity, scale, **options))
+    if args.per_row_temperature and (symmetric or args.need_transposed_scores):
+        of_columns = scaled_columns(similarity, continued(scale[:, 0], args.y.shape[0]))
+        other = _matrix_of(args, of_columns, 1.0, need_transpose=symmetric, **options)
+        return matrix._replace(own_transpose=other.transposed())
+    return matrix
+
+
+def _matrix_of(
+    args: Arguments, similarity: Similarity, scale: Any, *, need_transpose: bool = False, **options: Any
+) -> ScoreMatrix:
+    """Score matrix of the rows of this process; across ranks, with its shard of the transpose if needed."""
+    shards, replicated, x, y, mask = options["shards"], args.layout.replicated, args.x, args.y, args.options.mask
+    if shards is None or args.partners or replicated:
+        if shards is not None and not replicated:
+            sent_as = args.embeddings[-1].dtypes[-1]
+            args = args._replace(y=shards.gather(y, sent_as=sent_as, of_columns=True, own_first=False))
+        return _local_matrix(args, similarity, scale, **options)
+    pairing, sent_as = args.pairing, args.sent_as
+    if args.weights is None and are_paired(pairing, mask, both_ways=x is y) and not any(map(is_half, sent_as)):
+        similarity, x, y = normalized_here(similarity, x, y)
+    if args.options.symmetric:
+        reduction = args.options.reduction
+        need_transpose = need_transpose or options["sharpness"] is not None
+        need_transpose = need_transpose or not sums_both_sides(
+            args.objective, similarity, pairing, mask, x, reduction=reduction
+        )
+    batch = RankBatch(
+        x, y, sent_as, args.source_dtypes, mask, args.layout.joined, needs_of(args.objective), args.leaving_out
+    )
+    return sharded_matrix(
+        batch,
+        similarity,
+        pairing,
+        scale,
+        need_transposed_scores=args.need_transposed_scores,
+        need_transpose=need_transpose,
+        **options,
+    )
+
+
+def _local_matrix(args: Arguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+    """Score matrix of rows and columns that this process holds."""
+    xp, pairing, mask, x, partners, y = args.xp, args.pairing, args.options.mask, args.x, args.partners, args.y
+    if partners and not (
+        mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0])
+    ):
+        partners, y = [], xp.concat([*partners, y], axis=0)  # separate partners need inner products
+    symmetric, crossed = args.options.symmetric, args.need_transposed_scores
+    matrix = ScoreMatrix(similarity, (x,), (y,), pairing, mask, options["block_size"], partners=tuple(partners))
+    if not all_count(matrix, args.weights, both_ways=symmetric or crossed):
+        matrix = with_live_rows(matrix, args.objective, args.leaving_out, symmetric=symmetric, crossed=crossed)
+        (x,), partners, (y,), pairing = matrix.rows, [*matrix.partners], matrix.columns, matrix.pairing
+        similarity = matrix.similarity
+    if is_cosine(similarity) or is_dot(similarity):
+        if is_dot(similarity):
+            options["bound"] = largest_score(x, *partners, y, factor=score_bound(scale, x, one_process=True))
+        options |= {"scale": scale, "half": args.source_dtypes.half(similarity, x)}
+        return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(partners), **options)
+    partner_operands: Operands = ()
+    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, args.source_dtypes)
+    if partners:  # separate operands avoid a copy of the queue, and its gradient
+        _, partner_operands, partner_bound = measured_operands(similarity, x, partners[0], scale)
+        bound = max(bound, partner_bound)
+        if not (similarity.unit or bound < math.inf):  # products with either might overflow
+            partner_operands, y = (), namespace_of(*partners, y).concat([*partners, y], axis=0)
+            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, args.source_dtypes)
+    options["bound"] = min(options["bound"], bound)
+    return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partner_operands, **options)
+
+
+def with_live_rows(
+    matrix: ScoreMatrix, objective: AnyObjective, weights: Array | None, *, symmetric: bool, crossed: bool = False
+) -> ScoreMatrix:
+    """Matrix of embeddings with zeros where a row or column does not count; `crossed`: transposed scores are used."""
+    opposite = matrix.transposed() if symmetric else matrix.transposed_scores() if crossed else None
+    return without_idle(matrix, needs_of(objective), weights, opposite)
+
+
+def score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
+    """Largest magnitude of the scores of unit rows, infinite if unknown; small scores need no shift in exponentials.
+
+    Traced steps always shift: it is cheap there, and log-odds gain a digit. Across ranks only a Python number is known
+    to be equal.
+    """
+    if adapter_of(like).mode == "traced" or not (one_process or is_number(scale)):
+        return math.inf
+    number = abs(scale) if is_number(scale) else largest_entry(scale)
+    return math.inf if number is None else float(number)
