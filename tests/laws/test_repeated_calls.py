@@ -99,7 +99,7 @@ def test_batched_backward_passes_equal_single_ones_and_leave_nothing_behind(case
 
 
 def changed(function: Any, result: Any) -> Any:
-    """Change new floating-point tensors, which programs keep as constants."""
+    """Change new floating-point tensors."""
     name = getattr(function, "__name__", "").partition(".")[0]
     return result + 0.25 if name in {"zeros_like", "ones_like", "full_like"} and result.is_floating_point() else result
 
@@ -230,13 +230,8 @@ def kept_arrays() -> list[torch.Tensor]:
     """Arrays that programs keep."""
     sweeps = [*(plan.sweep for plan in plans.PLANS.values()), *replay.SWEEPS.values()]
     programs = [p for sweep in sweeps if sweep is not None for kept in sweep.programs.values() for p in kept]
-    constants = [inspect.getclosurevars(program).nonlocals["constants"] for program in programs if program is not None]
-    return [x for each in constants for x in each if isinstance(x, torch.Tensor)]
-
-
-def keys_of(x: torch.Tensor) -> str:
-    """What torch looks up for operations on a tensor: its device, wrappers and modes."""
-    return str(torch._C._dispatch_keys(x))  # noqa: SLF001
+    kept = [inspect.getclosurevars(program).nonlocals["literals"] for program in programs if program is not None]
+    return [x for each in kept for x in each if isinstance(x, torch.Tensor)]
 
 
 def _with_others(loss: Call, others: list[torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
@@ -247,10 +242,7 @@ def _with_others(loss: Call, others: list[torch.Tensor], *arrays: torch.Tensor) 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.parametrize("mode", MODES)
 def test_calls_do_not_depend_on_the_modes_of_earlier_ones(mode: str) -> None:
-    """Neither plain calls after others, nor others after plain ones; and programs keep ordinary tensors alone."""
-    with torch.inference_mode():
-        ordinary = {keys_of(torch.ones(1))}
-    ordinary.add(keys_of(torch.ones(1)))
+    """Neither plain calls after others, nor others after plain ones; and programs keep no tensor."""
     for name in (
         *WAYS[::2],
         "info_nce neg_euclidean",
@@ -268,8 +260,7 @@ def test_calls_do_not_depend_on_the_modes_of_earlier_ones(mode: str) -> None:
         first = repr(MODES[mode](call, arrays))
         MODES[mode](call, arrays)
         assert repr(MODES[mode](call, arrays)) == first, name
-        assert {type(x) for x in kept_arrays()} <= {torch.Tensor}, name
-        assert {keys_of(x) for x in kept_arrays()} <= ordinary, name
+        assert not kept_arrays(), name
         for _ in range(3):
             assert repr(differentiated(call, arrays)) == wanted, name
         assert repr(MODES[mode](call, arrays)) == first, name
