@@ -1,7 +1,8 @@
 """NumPy's own namespace, with a faster `where`; of NumPy 2.0, array-api-compat's.
 
-From 2.1 on, NumPy has what losses use, as the array API says, up to the functions here. To import array-api-compat's
-namespace takes 80 ms: it imports all of NumPy's names, and with them `numpy.testing`, `numpy.f2py` and `numpy.random`.
+From 2.1 on, NumPy has what losses use, as the array API says, up to the functions here. Importing array-api-compat's
+namespace takes longer than a first loss, since it imports all of NumPy's names, and with them `numpy.testing`,
+`numpy.f2py` and `numpy.random`.
 
 NumPy's `where` branches on each condition, which processors mispredict. If the other entries are 0, integer products of
 the bits with 0 and 1 take a seventh of the time.
@@ -60,8 +61,9 @@ def _of_compat(name: str) -> Callable[..., Any]:
 
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
     """`argsort` with `descending`; stable unless said otherwise."""
-    order: Any = _compat().argsort if descending else np.argsort
-    return order(x, axis=axis, stable=stable, **({"descending": True} if descending else {}))
+    if descending:
+        return _compat().argsort(x, axis=axis, descending=True, stable=stable)
+    return np.argsort(x, axis=axis, stable=stable)
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:

@@ -300,8 +300,8 @@ def dual_critic(
     """
     include_positive = check_bool("include_positive", include_positive)
     pairs = ScorePairs.of(scores, positives, mask)
-    log_odds = pairs.loss(EVERY_INFO_NCE if include_positive else EVERY_FLAT_NCE, "none")
-    return pairs.finish(log_odds - pairs.reduced_log_number("none", int(include_positive)), "none")
+    losses = pairs.loss(EVERY_INFO_NCE if include_positive else EVERY_FLAT_NCE, "none")
+    return pairs.finish(losses - pairs.reduced_log_number("none", int(include_positive)), "none")
 
 
 @explained

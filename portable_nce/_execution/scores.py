@@ -82,8 +82,9 @@ class Products(Source):
         scaled, rest = p.sharpened_rows(rows, self.columns, sharpness)
         return rows, p.with_ones(scaled) if self.has_added else scaled, rest
 
-    def positive_scores(self, block: Inputs, _: Array | int) -> Array | None:
+    def positive_scores(self, block: Inputs, start: Array | int) -> Array | None:
         """Scores of the positives of a block; None if they are entries of the tiles."""
+        del start
         return s.partner_scores(namespace_of(*block.rows), block.rows[0], block.partners) if block.partners else None
 
     def negative_scores(self, rows: Any, k: int) -> Array:
@@ -95,10 +96,11 @@ class Products(Source):
         """Scores of tile k, without sharpness."""
         return (p.product(rows[0], self.score_columns[k]),), (None,)
 
-    def pullback(
-        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, _: Any, sums: Array | None
+    def pullback(  # noqa: PLR0917
+        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
     ) -> tuple[Arrays, Arrays]:
-        """Cotangents of rows and columns. The cotangent of the scores is ``factor[:, None] * cotangents[0]``."""
+        """Cotangents of rows and columns."""
+        del kept
         operands, need_grad = (rows[0], self.tiles[k]), self.need_grad
         to_rows, to_columns = p.pullback(cotangents[0], factor, *operands, need_grad=need_grad, sums=sums)
         return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
@@ -122,13 +124,15 @@ class GivenScores(Source):
         """The scores of a block, and the sharpness of its negatives."""
         return block.rows[0], sharpness
 
-    def negative_scores(self, rows: tuple[Array, Array | None], _: int) -> Array:
-        """A copy of the scores, with sharpness; the family overwrites it."""
+    def negative_scores(self, rows: tuple[Array, Array | None], k: int) -> Array:
+        """A copy of the scores, with sharpness."""
+        del k
         return sharpened(rows[0] + 0.0, rows[1])
 
-    def pullback(
-        self, _: Any, __: int, cotangents: Arrays, ___: Array | None, ____: Any, _____: Any
+    def pullback(  # noqa: PLR0917
+        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
     ) -> tuple[Arrays, Arrays]:
+        del rows, k, factor, kept, sums
         return cotangents, ()
 
 
@@ -143,26 +147,23 @@ class Channels(Source):
         self.columns = by_channel(inputs.columns, of_columns)
         self.tiles = [inputs.columns]
 
-    def positive_scores(self, _: Inputs, __: Array | int) -> None:
+    def positive_scores(self, block: Inputs, start: Array | int) -> None:
         """None: the positives are entries of the tile."""
 
-    def block_operands(self, block: Inputs, _: Array | None) -> list[Arrays]:
+    def block_operands(self, block: Inputs, sharpness: Array | None) -> list[Arrays]:
+        del sharpness  # a family of masked tiles applies it
         return by_channel(block.rows, self.counts)
 
-    def scores(self, rows: list[Arrays], _: int) -> tuple[Arrays, tuple[Route | None, ...]]:
+    def scores(self, rows: list[Arrays], k: int) -> tuple[Arrays, tuple[Route | None, ...]]:
         """Scores of each channel, and the functions that route the cotangents of tokens."""
+        del k
         scored = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
         return tuple(upcast(namespace_of(x), x) for x, _ in scored), tuple(route for _, route in scored)
 
-    def pullback(
-        self,
-        rows: list[Arrays],
-        _: int,
-        cotangents: Arrays,
-        __: Array | None,
-        kept: tuple[Route | None, ...],
-        ___: Any,
+    def pullback(  # noqa: PLR0917
+        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
     ) -> tuple[Arrays, Arrays]:
+        del k, factor, sums
         to_rows: Arrays = ()
         to_columns: Arrays = ()
         for channel, *arguments in zip(self.channels, rows, self.columns, cotangents, kept, strict=True):

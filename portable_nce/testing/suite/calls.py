@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from mpmath import mp
 
 from ..._core.namespace import namespace_of
+from .. import oracles
 from ..cases import LOSSES, example
-from ..variants import differentiate, flatten
+from ..variants import EPS, differentiate, flatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
 
 FEW = ("info_nce", "info_nce symmetric", "nt_xent", "siglip", "relic", "triplet_from_labels batch_hard", "moco")
 """One loss for each code path, for variants that compile every operation."""
+
+
+_ROUNDED_ONCE = {name: 0.51 * EPS[name] for name in ("float16", "bfloat16")}
+
+TOLERANCE = {
+    "normal": {"float64": 5e-15, "float32": 3e-6, "exact": 1e-47, **_ROUNDED_ONCE},
+    "saturated": {"float64": 2e-14, "float32": 1e-5, "exact": 1e-47, **_ROUNDED_ONCE},
+}
+"""Largest error relative to the largest magnitude of the value, or of the gradient of one argument.
+
+The worst measured on all variants: 2e-15, 1.2e-6 and 5e-50; saturated 8e-15, 3e-6 and 3e-49, since large scores have a
+larger spacing.
+"""
 
 
 def filled(value: Nested, *shape: int) -> Nested:
@@ -36,6 +50,12 @@ def arrays_of(variant: Variant, case: Case, dtype: str | None = None) -> dict[st
     """Make the arrays of a case, by name."""
     floats = {key: variant.floats(nested, dtype) for key, nested in case.arguments.items()}
     return floats | {key: variant.array(nested) for key, nested in case.constants.items()}
+
+
+def wanted_of(case: Case) -> list[oracles.Nested]:
+    """Value and gradients of a case by the published sum, in mpmath."""
+    value, gradients = oracles.case_value_and_gradients(case)
+    return [sum(value) if isinstance(value, list) else value, *gradients.values()]
 
 
 def value_and_gradients(name: str, arrays: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:

@@ -20,7 +20,7 @@ from ..variants import (
     case_named,
     differentiate,
 )
-from .calls import FEW
+from .calls import FEW, TOLERANCE, wanted_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,18 +33,6 @@ ONE_OF_EACH = list(
     {(case.loss, case.regime): case.name for case in reversed(CASES) if case.loss not in NOT_REDUCED}.values()
 )
 """First case of each loss and regime, without cases that sum the result and so round twice."""
-
-_ROUNDED_ONCE = {name: 0.51 * EPS[name] for name in ("float16", "bfloat16")}
-
-TOLERANCE = {
-    "normal": {"float64": 5e-15, "float32": 3e-6, "exact": 1e-47, **_ROUNDED_ONCE},
-    "saturated": {"float64": 2e-14, "float32": 1e-5, "exact": 1e-47, **_ROUNDED_ONCE},
-}
-"""Largest error relative to the largest magnitude of the value, or of the gradient of one argument.
-
-The worst measured on all variants: 2e-15, 1.2e-6 and 5e-50; saturated 8e-15, 3e-6 and 3e-49, since large scores have a
-larger spacing.
-"""
 
 
 @pytest.mark.each_variant
@@ -146,12 +134,6 @@ def test_high_precision_is_that_of_float32_on_a_cpu(variant: Variant, name: str)
     found = (differentiate(of.function, arrays, len(case.arguments)) for of in (case, high))
     plain, other = ([variant.to_list(x) for x in (value, *gradients)] for value, gradients in found)
     assert plain == other or variant.gpu
-
-
-def wanted_of(case: Case) -> list[oracles.Nested]:
-    """Value and gradients of a case by the published sum, in mpmath."""
-    value, gradients = oracles.case_value_and_gradients(case)
-    return [sum(value) if isinstance(value, list) else value, *gradients.values()]
 
 
 def errors_of(
