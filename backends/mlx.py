@@ -157,7 +157,8 @@ class MlxAdapter(Defaults):
 
         return bound
 
-    needs_gradient = staticmethod(is_traced)
+    def needs_gradient(self, x: Array) -> bool:
+        return is_traced(x)
 
     def linear_map(self, linear: Any, x: Array) -> Array:
         def back(primal: Array, cotangent: Array, output: Array) -> Array:

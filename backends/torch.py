@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch._C import _functorch as functorch
+from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]  (no stub)
 from torch._C import _len_torch_dispatch_stack
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
@@ -308,8 +308,8 @@ class _EntryByEntry(_Transformed):
     generate_vmap_rule = False
 
     @staticmethod
-    def vmap(info: Any, in_dims: Arrays, rule: Any, *arrays: Any) -> tuple[Arrays, Arrays]:
-        each = []
+    def vmap(info: Any, in_dims: Arrays, *args: Any) -> tuple[Arrays, Arrays]:
+        (rule, *arrays), each = args, []
         for k in range(info.batch_size):
             entry = (x if d is None else x.select(d, k) for x, d in zip(arrays, in_dims[1:], strict=True))
             each.append(_EntryByEntry.apply(rule, *entry))  # type: ignore[no-untyped-call]
@@ -521,7 +521,8 @@ class TorchAdapter(Defaults):
                 return False
             x = functorch.get_unwrapped(x)
 
-    linear_map = staticmethod(_mapped)
+    def linear_map(self, linear: Any, x: Any) -> Any:
+        return _mapped(linear, x)
 
     def communicator(self, group: Any) -> Any:
         from .torch_ranks import communicator  # noqa: PLC0415  (some torch builds lack torch.distributed)

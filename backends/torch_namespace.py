@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import _functorch as functorch
+from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]  (no stub)
 from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual

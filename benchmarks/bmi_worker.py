@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from bmi import estimators
-from bmi.benchmark import BENCHMARK_TASKS
+from bmi import estimators  # pyright: ignore[reportMissingImports]  (in an environment of its own)
+from bmi.benchmark import BENCHMARK_TASKS  # pyright: ignore[reportMissingImports]
 
 ESTIMATORS: Final[dict[str, Callable[[], Any]]] = {
     "KSG": estimators.KSGEnsembleFirstEstimator,

@@ -108,7 +108,7 @@ class Encoder(nn.Module):
 class Features(nn.Sequential):
     """Encoder with sentence-transformers' interface."""
 
-    def forward(self, features: Any) -> Any:
+    def forward(self, features: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  (their name)
         """Name the embeddings."""
         return {"sentence_embedding": self[0](features["input_ids"])}
 

@@ -121,7 +121,8 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 dtype = str(first.dtype).removeprefix("torch.")
                 self.products[dtype] += first.numel() * second.shape[-1]
                 return 0, 0
-            return (size(first),) * 2 if self.is_tile(first) else (0, 0)
+            taken = size(first) if self.is_tile(first) else 0
+            return taken, taken
         if not any(map(self.is_tile, (*given, *made))):
             return 0, 0
         read = () if name in FILLS else given

@@ -170,7 +170,7 @@ def table(found: Mapping[str, list[Result]]) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for name, results in found.items():
-        divergence, log_z, rank = (np.mean([result[i] for result in results]) for i in range(3))
+        divergence, log_z, rank = np.mean([result[:3] for result in results], axis=0)
         share = 100.0 * np.mean([at_level(result, 0.9) for result in results])
         lines.append(f"| {name} | {divergence:.3f} | {log_z:+.2f} | {rank:.3f} | {share:.0f} % |")
     return "\n".join(lines)

@@ -628,8 +628,7 @@ def top_k(
     check_floating(xp, query=x, key=y)
     n_queries, width = shape_of("query", x, "(N, D)")
     n_keys, _ = shape_of("key", y, "(K, D)")
-    if isinstance(similarity, str):
-        check_shape("key", y, (n_keys, width))
+    same_width(similarity, "query", x, "key", y)
     further = 0
     if left_out is not None:
         left_out = xp.expand_dims(left_out, axis=1) if len(left_out.shape) == 1 else left_out

@@ -975,14 +975,14 @@ def check_square(scores: Array, remedy: str = "") -> None:
 
 def _check_columns(positives: Array | None) -> None:
     if positives is not None:
-        xp, (positives,) = common_namespace(positives=positives)
-        got = tuple(positives.shape)
+        xp, (columns,) = common_namespace(positives=positives)
+        got = tuple(columns.shape)
         if len(got) > 1:
             raise ValueError(
-                f"positives: expected integers (N,), the column of the positive of each row, got {positives.dtype} of "
+                f"positives: expected integers (N,), the column of the positive of each row, got {columns.dtype} of "
                 f"shape {got}; if each row has one, pass positives.argmax(axis=1)"
             )
-        check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
+        check_integers(xp, "positives", columns, shape_of("positives", columns, "(N)"))
 
 
 def _loss(scores: Array, objective: objectives.AnyObjective, reduction: ReductionName, **given: Array | None) -> Array:

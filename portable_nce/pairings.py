@@ -731,9 +731,9 @@ def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...],
         matrix = len(positives.shape) > 1
         remedy = "compare, as in positives > 0" if matrix else f"convert it with {cast_hint(positives)}"
         raise TypeError(f"positives: expected {wanted}, got dtype {got}; {remedy}")
-    positives = indices_of(xp, "positives", positives, shape[:1])
-    check_indices(xp, "positives", positives, shape[1], "columns")
-    return index(positives)
+    columns = indices_of(xp, "positives", positives, shape[:1])
+    check_indices(xp, "positives", columns, shape[1], "columns")
+    return index(columns)
 
 
 @explained
@@ -1003,7 +1003,7 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     xp, entered = common_namespace(rows=rows, columns=columns)
     given = {name: x for name, x in zip(("rows", "columns"), entered, strict=True) if x is not None}
     check_floating(xp, **given)
-    (rows, *others) = given.values()
+    rows, *others = labels = list(given.values())
     features = tuple(rows.shape[1:]) if len(rows.shape) == 2 else ()  # noqa: PLR2004  (vectors)
     if len(rows.shape) > 2:  # noqa: PLR2004
         got = tuple(rows.shape)
@@ -1020,7 +1020,7 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
             )
         check_shape("columns", x, (shape_of("columns", x, "(K, C)" if features else "(K)")[0], *features))
     # Dividing the labels by h, not the squared differences by h², avoids early overflow.
-    of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in (rows, *others))
+    of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in labels)
     made = Pairing(_KernelRule(not others), rows=(of_rows,), columns=(of_columns[0] if others else of_rows,))
     return made._replace(exchangeable=True, without_negatives=True, paired=True)
 

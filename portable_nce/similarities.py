@@ -524,7 +524,7 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
         given["similarity"], arrays = similarity.prepare.flattened(named)
         given |= dict(zip(named, arrays, strict=True))
         flat = [given.pop(name) for name in names[: len(args)]]
-        return loss(*flat, **given)
+        return loss(*flat, **given)  # pyright: ignore[reportCallIssue]  (the loss's own parameters)
 
     return flattening
 

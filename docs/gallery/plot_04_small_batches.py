@@ -18,7 +18,8 @@ from torch.nn.functional import normalize
 import portable_nce as pnce
 
 BATCH, TEMPERATURE, EPOCHS, SEEDS = 16, 0.03, 20, 3
-images = torch.tensor((load_digits().images - 5.0) / 6.0, dtype=torch.float32)
+pixels, _ = load_digits(return_X_y=True)
+images = torch.tensor((pixels - 5.0) / 6.0, dtype=torch.float32).reshape(-1, 8, 8)
 left, right = images[:, :, :4].flatten(1), images[:, :, 4:].flatten(1)
 
 # %%

@@ -305,5 +305,6 @@ def _traced_kind(x: Array) -> type[TracedArray]:
     """Type of traced arrays for arrays of the type of `x`."""
     kind = _kinds.setdefault(type(x), type("TracedArray", (TracedArray,), {"__slots__": ()}))
     namespaces[kind] = _TracedNamespace(namespace_of(x))
-    adapters[kind] = _TracedAdapter(adapter_of(x))
+    traced: Any = _TracedAdapter(adapter_of(x))  # of an adapter's members, those that programs replay
+    adapters[kind] = traced
     return kind

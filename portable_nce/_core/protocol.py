@@ -29,11 +29,13 @@ class Differentiation(Protocol):
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` as a constant."""
+        ...
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:
         """Return the function of value and gradient, with the conventions of ``jax.value_and_grad``."""
+        ...
 
     def custom_vjp(
         self,
@@ -49,6 +51,7 @@ class Differentiation(Protocol):
         array-API code, so that the backward pass can be differentiated again. `exact`: `backward` is the derivative of
         `forward`, which an adapter may differentiate instead. An adapter may compile both, and keep the result.
         """
+        ...
 
     def value_and_vjp(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
         """Return a differentiable function from one whose forward pass also computes the gradient.
@@ -59,6 +62,7 @@ class Differentiation(Protocol):
         arrays may then be None. The returned function ``bound(static, *arrays)`` gives the pair of value and constant.
         `static` is hashable. The function is array-API code; its gradients are differentiated for higher derivatives.
         """
+        ...
 
 
 @runtime_checkable
@@ -76,10 +80,12 @@ class Adapter(Differentiation, Protocol):
     @property
     def devices(self) -> Sequence[str]:
         """Names of the devices that arrays can live on, the default first."""
+        ...
 
     @property
     def dtypes(self) -> Sequence[str]:
         """Names of the real floating-point dtypes that the losses accept."""
+        ...
 
     # Values: properties of the entries of an array when a loss is called.
 
@@ -92,25 +98,32 @@ class Adapter(Differentiation, Protocol):
         - ``"whole"``: all rows in one block; the program is exported, and lengths may be symbolic.
         - ``"compiled"``: a compiler traces all blocks; lengths may be symbolic.
         """
+        ...
 
     @property
     def reads_values(self) -> bool:
         """Whether entries of arrays on the CPU can be read at no cost while the mode is ``"eager"``."""
+        ...
 
     def is_plain(self, arrays: tuple[Array, ...]) -> bool:
         """Return whether operations on these arrays are known to be neither recorded nor transformed."""
+        ...
 
     def check(self, x: Array) -> None:
         """Raise a TypeError if `x` is an unsupported kind of array."""
+        ...
 
     def needs_gradient(self, x: Array) -> bool:
         """Return whether `x` is known to depend on arrays that need a gradient."""
+        ...
 
     def concrete_value(self, x: Array) -> float | None:
         """Return the entry of an array of one entry; None if it is traced, or not on the CPU."""
+        ...
 
     def concrete_values(self, x: Array) -> Sequence[float] | None:
         """Return the entries of a 1-D array; None if it is traced, or not on the CPU."""
+        ...
 
     # Kernels: operations with library-specific fast implementations.
 
@@ -119,9 +132,11 @@ class Adapter(Differentiation, Protocol):
 
         `high`: float32 products may be computed faster, with fewer digits, if the library offers that.
         """
+        ...
 
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or that of a context such as autocast."""
+        ...
 
     @kernel
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
@@ -129,14 +144,17 @@ class Adapter(Differentiation, Protocol):
 
         Otherwise subnormal results may be 0: processors are a hundred times slower with them.
         """
+        ...
 
     @kernel
     def sum_along(self, x: Array, axis: int) -> Array:
         """Return the sums of a matrix along its axis 0 or 1, in the fastest way without loss of precision."""
+        ...
 
     @kernel
     def row_dots(self, x: Array, y: Array) -> Array:
         """Return the inner products of the rows of two arrays of equal shape, without overflow warnings."""
+        ...
 
     @kernel
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
@@ -144,6 +162,7 @@ class Adapter(Differentiation, Protocol):
 
         The value is a number, or an array with one entry per row of the matrix.
         """
+        ...
 
     @kernel
     def fill_columns(self, x: Array, columns: Array, value: float | Array) -> Array:
@@ -151,27 +170,34 @@ class Adapter(Differentiation, Protocol):
 
         Rows whose column is out of range are unchanged. The value is a number, or an array with one entry per row.
         """
+        ...
 
     def has_half_products(self, x: Array) -> bool:
         """Return whether 16-bit products may be faster than float32 products for arrays like `x`."""
+        ...
 
     def half_product(self, x: Array, y: Array) -> Array:
         """Return the product of two 16-bit matrices, accumulated and returned in float32."""
+        ...
 
     def rounded_product(self, x: Array, y: Array, dtype: Any) -> Array:
         """Return the product of two arrays that broadcast to the shape of the first, rounded to a 16-bit `dtype`."""
+        ...
 
     @kernel
     def clipped(self, x: Array, low: float, high: float) -> Array | None:
         """Return `x` limited to a range, NaN staying NaN; None for the core's formula."""
+        ...
 
     @kernel
     def softplus_and_sigmoid(self, x: Array) -> tuple[Array, Array] | None:
         """Return ``log(1 + exp(x))`` and its derivative with small relative errors; None for the core's formula."""
+        ...
 
     @kernel
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:
         """Return unit rows of any finite rows, and lengths, infinite for rows of zeros; None for the core's formula."""
+        ...
 
     def by_halves(
         self,
@@ -185,6 +211,7 @@ class Adapter(Differentiation, Protocol):
         Derivatives of both are those of `plainly`. If it is linear in array k, ``pulls[k](cotangent, *arrays)`` may
         give the cotangent of that array by 16-bit products, for libraries that differentiate the loss themselves.
         """
+        ...
 
     def scan(
         self,
@@ -199,17 +226,21 @@ class Adapter(Differentiation, Protocol):
         ``"eager"``, `block` may be the bounds of all blocks instead of their length. Return the last carry, and the
         concatenated outputs of the steps.
         """
+        ...
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of nested containers of arrays and numbers, compiled if that is faster."""
+        ...
 
     # Processes: losses of a batch on several ranks.
 
     def communicator(self, group: Any) -> Any:
         """Return the `Communicator` of a process group of the library, or None if `group` is not one."""
+        ...
 
     def linear_map(self, linear: Any, x: Array) -> Array:
         """Return ``linear(x)`` for a linear map between processes.
 
         Tangents are mapped by ``linear.derivative()``, cotangents by ``linear.transposed()``.
         """
+        ...

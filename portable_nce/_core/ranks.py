@@ -41,22 +41,28 @@ class Communicator(Protocol):
     @property
     def size(self) -> int:
         """Number of ranks."""
+        ...
 
     @property
     def rank(self) -> int:
         """Index of this rank, from 0."""
+        ...
 
     def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
         """Return the rows of all ranks, in their order: ``counts[r]`` of rank r."""
+        ...
 
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
         """Return this rank's rows of the sum over the ranks of `x`, which has the rows of all ranks."""
+        ...
 
     def all_reduce(self, x: Array, *, largest: bool = False) -> Array:
         """Return the elementwise sum, or maximum, over the ranks."""
+        ...
 
     def tell(self, numbers: Sequence[int]) -> Sequence[Sequence[int]]:
         """Return the integers of each rank; all ranks pass equally many."""
+        ...
 
 
 class Ranks:

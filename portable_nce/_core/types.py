@@ -21,10 +21,12 @@ class AnyArray(Protocol):
     @property
     def shape(self) -> Any:
         """Lengths of the axes."""
+        ...
 
     @property
     def dtype(self) -> Any:
         """Dtype of the library."""
+        ...
 
 
 class ArrayOf(AnyArray, Protocol[ArrayT_co]):
@@ -36,6 +38,7 @@ class ArrayOf(AnyArray, Protocol[ArrayT_co]):
 
     def __getitem__(self, key: EllipsisType, /) -> ArrayT_co:
         """Entries at a key."""
+        ...
 
 
 BlockSize: TypeAlias = int | Literal["auto"] | None

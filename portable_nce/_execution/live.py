@@ -70,7 +70,8 @@ def _either(first: Array | None, second: Array | None) -> Array | None:
     """Whether an entry counts in either array; entries beyond the shorter one count as in the longer one."""
     if first is None or second is None:
         return None
-    first, second = (first, second) if first.shape[0] <= second.shape[0] else (second, first)
+    if first.shape[0] > second.shape[0]:
+        return _either(second, first)
     xp, n = namespace_of(first, second), first.shape[0]
     both = xp.logical_or(first, second[:n])
     return both if second.shape[0] == n else xp.concat([both, second[n:]])

@@ -112,7 +112,7 @@ class GivenScores(Source):
     n_differentiated = (1, 0)
 
     def __init__(self, n_columns: int) -> None:
-        self.tiles: list[Arrays] = [()]
+        self.tiles: Sequence[Any] = [()]
         self.n_columns = n_columns
 
     def positive_scores(self, block: Inputs, start: Array | int) -> Array:
@@ -166,7 +166,8 @@ class Channels(Source):
         del k, factor, sums
         to_rows: Arrays = ()
         to_columns: Arrays = ()
-        for channel, *arguments in zip(self.channels, rows, self.columns, cotangents, kept, strict=True):
-            row_part, column_part = channel.pull(*arguments)
+        each = zip(self.channels, rows, self.columns, cotangents, kept, strict=True)
+        for channel, of_rows, of_columns, cotangent, route in each:
+            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route)
             to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns

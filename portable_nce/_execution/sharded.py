@@ -138,7 +138,7 @@ def _shard_of_transpose(xp: Namespace, shards: Shards, shard: Shard, like: Array
     """
     n_columns, joined = of_rows
     rows = shards.own_first(_indices(xp, shards.rows, joined, device_of(like)))
-    return Shard(shard.columns[:n_columns], rows, shard.shape[::-1], n_columns)
+    return Shard(shard.columns[:n_columns], rows, (shard.shape[1], shard.shape[0]), n_columns)
 
 
 def _indices(xp: Namespace, counts: Sequence[int], joined: int, device: object) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import objectives
@@ -158,11 +159,7 @@ def supcon(
     options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     factor = None
     if base_temperature is not None:
-        base = check_number("base_temperature", base_temperature, above=0.0)
-
-        def factor(parameters: dict[str, Any]) -> Any:
-            return parameters["temperature"] / base
-
+        factor = partial(_over_base, base=check_number("base_temperature", base_temperature, above=0.0))
     objective = objectives.info_nce(multi_positive=multi_positive)
     return _of_labels(
         embeddings, labels, (keys, key_labels, ignore_index), objective, options, several=True, factor=factor
@@ -587,6 +584,11 @@ def triplet_from_labels(
     options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.triplet(margin=margin, mining=mining, form=form, average=average)
     return _of_labels(embeddings, labels, (keys, key_labels, ignore_index), objective, options)
+
+
+def _over_base(parameters: dict[str, Any], *, base: float) -> Any:
+    """Ratio of the temperature to the base temperature."""
+    return parameters["temperature"] / base
 
 
 def _of_labels(

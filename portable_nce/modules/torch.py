@@ -874,7 +874,9 @@ class MemoryQueue(nn.Module):
         size, width = self.rows.shape
         return f"{size}, {width}{'' if self.labels is None else ', labels=True'}"
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]  (torch passes all by position)
+        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any
+    ) -> None:
         """Reject an incompatible state before any buffer is written, so that rows and flags stay consistent."""
         given = {k.removeprefix(prefix): tuple(x.shape) for k, x in state_dict.items() if k.startswith(prefix)}
         wanted = {name: tuple(x.shape) for name, x in self.named_buffers()}
@@ -1209,11 +1211,11 @@ def _pairing_of_columns(anchor: Tensor, n_negatives: int, ids: Any, across: Rank
     """Pairing of anchors with the column of positives, then columns of negatives, some of which have ids."""
     n_rows, n_ids = len(anchor), 0
     if ids is not None:
-        xp, (_, ids) = common_namespace(anchor=anchor, ids=ids)
-        n_ids = 1 if len(ids.shape) == 1 else n_negatives + 1
-        check_integers(xp, "ids", ids, (n_rows,) if len(ids.shape) == 1 else (n_rows, n_ids))
-        ids = torch.reshape(torch.reshape(ids, (n_rows, n_ids)).T, (-1,))
-    if n_ids == n_negatives + 1 and (across is None or not n_negatives):
+        xp, (_, given) = common_namespace(anchor=anchor, ids=ids)
+        n_ids = 1 if len(given.shape) == 1 else n_negatives + 1
+        check_integers(xp, "ids", given, (n_rows,) if len(given.shape) == 1 else (n_rows, n_ids))
+        ids = torch.reshape(torch.reshape(given, (n_rows, n_ids)).T, (-1,))
+    if ids is not None and n_ids == n_negatives + 1 and (across is None or not n_negatives):
         return pairing_of_ids(ids[:n_rows], ids)
     if n_negatives == 0 or (ids is None and across is None):
         return diagonal()

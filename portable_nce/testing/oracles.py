@@ -105,8 +105,8 @@ def bilinear(matrix: Matrix) -> Compare:
     return lambda x, y: dot([dot(x, column) for column in columns], y)
 
 
-def max_sim(query: tuple[Matrix, Row], document: tuple[Matrix, Row], *, compare: Compare) -> Number:
-    """ColBERT: sum over valid query tokens of the largest product with a valid document token."""
+def max_sim(query: Row, document: Row, *, compare: Compare) -> Number:
+    """ColBERT, of pairs (tokens, valid): sum over valid query tokens of the largest product with a valid other."""
     tokens, others = ([token for token, valid in zip(*side, strict=True) if valid] for side in (query, document))
     return mp.fsum(max(compare(a, b) for b in others) for a in tokens) if tokens and others else mpf("-inf")
 
@@ -605,14 +605,14 @@ def info_nce(
     separate = negative_keys is not None and _axes(negative_keys) > _axes(query)
     if of_tokens:
         query, positive_key = _with_masks(query, query_mask), _with_masks(positive_key, document_mask)
-    if of_tokens and separate:
+    if of_tokens and separate and negative_keys is not None:
         masks = negative_mask or [None] * len(query)
         negative_keys = [_with_masks(own, valid) for own, valid in zip(negative_keys, masks, strict=True)]
     elif of_tokens and negative_keys is not None:
         negative_keys = _with_masks(negative_keys, negative_mask)
     if negative_keys is not None:
         further = negative_keys if separate else [negative_keys] * len(query)
-        columns = [[own, *others] for own, others in zip(positive_key, further, strict=True)]
+        columns = [[own, *others] for own, others in zip(positive_key, further or [], strict=True)]
         positives, mask = [0] * len(query), mask and [[True, *row] for row in mask]
     else:
         columns = [positive_key] * len(query)

@@ -192,7 +192,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         if "mm" in str(function):
-            first, second = (x for x in args if isinstance(x, torch.Tensor))
+            first, second = [x for x in args if isinstance(x, torch.Tensor)]
             assert first.dtype == second.dtype
             assert result.dtype in {torch.float32, torch.float64}
             size = size_of(*first.shape[-2:], result.shape[-1])
@@ -205,7 +205,8 @@ def on_meta(case: Case, *dtypes: str) -> dict[str, torch.Tensor]:
     """The arrays of a case on an accelerator, with one float dtype or several in turn."""
     floats = cycle(getattr(torch, dtype) for dtype in dtypes)
     arrays = {}
-    for key, x in [(key, np.asarray(x)) for key, x in {**case.arguments, **case.constants}.items()]:
+    given: dict[str, Any] = {**case.arguments, **case.constants}
+    for key, x in [(key, np.asarray(x)) for key, x in given.items()]:
         dtype = {"b": torch.bool, "i": torch.int64}.get(x.dtype.kind) or next(floats)
         arrays[key] = torch.zeros(x.shape, dtype=dtype, device="meta", requires_grad=key in case.arguments)
     return arrays
@@ -217,7 +218,7 @@ def on_torch(case: Case, *dtypes: str, **options: Any) -> Counter[str]:
     with Products() as counted:
         value = case.call(arrays, **options)
         value.backward()
-    assert value.dtype == getattr(torch, "float32" if len(dtypes) > 1 else dtypes[0])
+    assert value.dtype == getattr(torch, "float32" if len(dtypes) > 1 else next(iter(dtypes)))
     assert all(x.grad is None or x.grad.dtype == x.dtype for x in arrays.values())
     found: Counter[str] = counted.found
     return found

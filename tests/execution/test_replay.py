@@ -66,9 +66,9 @@ class Objective(pnce.objectives.Objective):
         del parameters
         return rows(row)
 
-    def pulled(self, row: Any, cotangent: Any, *parameters: Any) -> Any:
+    def pulled(self, row: Any, factor: Any, *parameters: Any) -> Any:
         del row, parameters
-        return cotangent * FACTOR[0], None, None, None
+        return factor * FACTOR[0], None, None, None
 
 
 @dataclasses.dataclass

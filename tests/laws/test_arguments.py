@@ -286,7 +286,8 @@ class Positives(Array):
 class AnyArray(Array):
     """Any array."""
 
-    def judge_given(self, _world: World, value: Any) -> Verdict:
+    def judge_given(self, world: World, value: Any) -> Verdict:
+        del world
         return "either" if isinstance(value, ARRAYS) else "refused"
 
 
@@ -294,7 +295,7 @@ class AnyArray(Array):
 class Number(Kind):
     """A number between limits; `array` allows an array of one entry, `rows` an array with a number per row."""
 
-    good: float
+    good: float = 0.0
     above: float = -math.inf
     most: float = math.inf
     _: KW_ONLY
@@ -343,8 +344,8 @@ class Sequenced(Kind):
     def judge_given(self, world: World, value: Any) -> Verdict:
         if not isinstance(value, (list, tuple)) or len(value) != 2:
             return "refused"
-        first, second = (self.kind.judge(world, part) for part in value)
-        return first if first != "taken" else second
+        judged: list[Verdict] = [self.kind.judge(world, part) for part in value]
+        return judged[0] if judged[0] != "taken" else judged[1]
 
     def canonical(self, world: World, value: Any) -> Any:
         return None if value is None else [self.kind.canonical(world, x) for x in value]
@@ -831,7 +832,7 @@ PUBLIC: Mapping[str, Callable[..., Any]] = {
     for name in module.__all__
     if callable(thing := getattr(module, name))
 }
-FUNCTIONS = {
+FUNCTIONS: Mapping[str, Any] = {
     name: thing
     for name, thing in PUBLIC.items()
     if name not in RECORDS | ALIASES and name not in {"backends_available", "explain"}  # no arguments, or a loss's

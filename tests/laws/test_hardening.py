@@ -496,7 +496,7 @@ ANY_STYLE = [(name, style) for name in ANY for style in (SCORE_STYLES if name in
 def test_libraries_and_blocks(name: str, style: str) -> None:
     """Dense and in blocks, by the tape and by torch: equal values and gradients, of the right kind, without NaN."""
     for k, (problem, further) in enumerate(problems(name, 7, style)):
-        undivided: Mapping[str, Any] = dict.fromkeys(further)
+        undivided: dict[str, Any] = dict.fromkeys(further)
         dense = run(problem, **undivided)
         assert dense["loss"].shape == expected_shape(problem)
         for library in ("torch", "numpy") if further else ("torch",):

@@ -189,7 +189,8 @@ def functional(call: Loss, arrays: list[torch.Tensor]) -> Any:
 def tangents(call: Loss, arrays: list[torch.Tensor]) -> Any:
     with forward_ad.dual_level():
         dual = [forward_ad.make_dual(x, torch.ones_like(x)) for x in arrays]
-        return [*map(torch.clone, forward_ad.unpack_dual(call(*dual)))]
+        unpacked: Any = forward_ad.unpack_dual(call(*dual))
+        return [*map(torch.clone, unpacked)]
 
 
 def checkpointed(call: Loss, arrays: list[torch.Tensor]) -> Any:

@@ -131,7 +131,7 @@ def test_statistics_are_those_of_the_logits(reduction: Any, block_size: int | No
         told = f"{smoothing}, {weighted}, {ignored}, {shared}"
         for ours, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-13, msg=told)
-        sums = [
+        sums: list[Any] = [
             sum((part * by).sum() for part, by in zip(all_of_it, factors, strict=True)) for all_of_it in (found, wanted)
         ]
         slopes = [torch.autograd.grad(total, layer) for total in sums]

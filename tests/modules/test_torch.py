@@ -347,7 +347,7 @@ class WithIds(MultipleNegatives):
 class OfColumns(SentenceLoss):
     """Loss of the embeddings of its model, in chunks."""
 
-    def forward(self, *columns: Any) -> Any:
+    def forward(self, *columns: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward([{"sentence_embedding": x} for x in columns])
 
 

@@ -16,7 +16,7 @@ RNG = np.random.default_rng(11)
 COLUMNS = 6
 
 
-def anchored(scores: np.ndarray, **options: Any) -> Any:
+def anchored(scores: Any, **options: Any) -> Any:
     """Loss of given scores: unit vectors against the columns."""
     objective = pnce.objectives.info_nce_anchor(n_columns=COLUMNS, nu=0.5)
     rows = np.eye(len(scores), dtype=scores.dtype)

@@ -194,7 +194,8 @@ def test_nested_containers(variant: Variant) -> None:
     def function(parameters: Any) -> Any:
         return product(parameters["x"], parameters["rest"][0]) + 3 * product(parameters["rest"][1][0], parameters["x"])
 
-    value, gradient = pnce.value_and_grad(function)({"x": x, "rest": [y, (x,)]})
+    both: Any = pnce.value_and_grad(function)
+    value, gradient = both({"x": x, "rest": [y, (x,)]})
     assert float(value) == 78.0 + 3 * 36.0
     assert isinstance(gradient, dict)
     assert isinstance(gradient["rest"], list)
