@@ -29,7 +29,7 @@ from xml.etree import ElementTree as ET
 import nox
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 nox.needs_version = ">=2025.2"
 
@@ -48,6 +48,12 @@ LIGHTNING: Final = "lightning>=2.6"
 
 CUPY: Final = "cupy-cuda12x[ctk]"
 """CuPy with the CUDA libraries, so that a machine needs only the driver."""
+
+STARTED: Final = time.time()
+"""When this run of nox started."""
+
+BUDGET: Final = 25 * 60.0
+"""Processor time that the default run should take, in seconds, with the installation."""
 
 COVERAGE_FLOOR: Final = 95.0
 """Minimal coverage of lines, and of branches, of portable_nce/ and backends/, in percent."""
@@ -923,12 +929,21 @@ def outcomes(path: Path) -> dict[str, float]:
     return counts
 
 
+def durations(path: Path) -> Iterator[tuple[float, str]]:
+    """Seconds and name of each test in a report of pytest."""
+    for test in ET.parse(path).getroot().iter("testcase"):  # noqa: S314  likewise
+        yield float(test.get("time", 0)), f"{test.get('classname')}::{test.get('name')}"
+
+
 @nox.session(venv_backend="none", tags=FULL)
 def summary(session: nox.Session) -> None:
-    """Print the outcomes of each session, and the variants that could not run."""
-    del session
+    """Print the outcomes of each session, the variants that could not run, the slowest tests and what the run cost.
+
+    The default run fails if it took more than one and a half times its budget of processor time.
+    """
     total: dict[str, float] = {}
-    reports = sorted((WORK / "results").glob("*/junit.xml"), key=lambda path: path.stat().st_mtime)
+    found = ((path.stat().st_mtime, path) for path in (WORK / "results").glob("*/junit.xml"))
+    reports = [path for written, path in sorted(found) if written >= STARTED]
     print("\nTests, by session:")
     for path in reports:
         counts = outcomes(path)
@@ -936,7 +951,16 @@ def summary(session: nox.Session) -> None:
         print(f"  {path.parent.name:38} {closing(counts)}")
     for name, reason in NOT_RUN.items():
         print(f"  {'conformance-' + name:38} NOT RUN: {reason}")
+    print("\nSlowest tests:")
+    for seconds, name in sorted((test for path in reports for test in durations(path)), reverse=True)[:5]:
+        print(f"  {seconds:5.1f} s  {name}")
+    used = os.times()
+    processor = used.children_user + used.children_system
     print(f"\n===== {closing(total)} =====")
+    minutes = f"{processor / 60:.1f} minutes of processor time in {(time.time() - STARTED) / 60:.1f} minutes"
+    print(f"{minutes}; the budget of the default run is {BUDGET / 60:.0f} minutes of processor time")
+    if WORK / "results" / "tests" / "junit.xml" in reports and processor > 1.5 * BUDGET:
+        session.error("the default run takes too long: mark slow tests as `full`, or make them smaller")
 
 
 def closing(counts: Mapping[str, float]) -> str:
