@@ -5,7 +5,7 @@
 - ``python -m nox -t full`` runs everything: all variants in full, the lowest versions, other libraries, the demo.
 
 ``nox -l`` lists the sessions. Environments are shared between sessions, live under ``.nox/env`` and are kept until
-their packages change. ``.nox/cache`` keeps compiled programs of JAX. Delete ``.nox`` to start afresh.
+their packages change. ``.nox/cache`` keeps what Python and JAX compile. Delete ``.nox`` to start afresh.
 """
 
 from __future__ import annotations
@@ -260,14 +260,23 @@ class Environment:
 
     def run(self, program: str, *args: str, env: Mapping[str, str] | None = None, silent: bool = False) -> None:
         """Run a program of this environment in the root of the project; if silent, show its output only on failure."""
-        # Safe path: the source tree in the working directory must not shadow the installed package.
-        settings = {"PYTHONSAFEPATH": "1", "VIRTUAL_ENV": str(self.folder), **(env or {})}
+        settings = self.settings | dict(env or {})
         self.session.run(str(self.programs / program), *args, env=settings, silent=silent, external=True)
 
     def capture(self, program: str, *args: str, env: Mapping[str, str] | None = None) -> str:
         """Run a program of this environment in the root of the project, and return its output."""
-        settings = {"PYTHONSAFEPATH": "1", "VIRTUAL_ENV": str(self.folder), **(env or {})}
+        settings = self.settings | dict(env or {})
         return str(self.session.run(str(self.programs / program), *args, env=settings, silent=True, external=True))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Environment variables of each program."""
+        return {
+            "PYTHONSAFEPATH": "1",  # the source tree in the working directory must not shadow the installed package
+            "PYTHONDONTWRITEBYTECODE": "",  # tests start hundreds of processes
+            "PYTHONPYCACHEPREFIX": str(WORK / "cache" / "python"),  # not into the source tree
+            "VIRTUAL_ENV": str(self.folder),
+        }
 
     @property
     def programs(self) -> Path:
@@ -278,7 +287,8 @@ class Environment:
         """Install packages by pip."""
         pip = str(self.programs / "python"), "-m", "pip", "install", "--disable-pip-version-check"
         quiet = () if sys.stdout.isatty() else ("--quiet",)  # pip shows its progress on a terminal only
-        self.session.run_install(*pip, *quiet, *args, external=True)
+        # Compiling all modules takes longer than installing them, and most are never imported.
+        self.session.run_install(*pip, "--no-compile", *quiet, *args, external=True)
 
 
 def environment(session: nox.Session, name: str, *, project: bool = True) -> Environment:
