@@ -31,7 +31,8 @@ import torch
 from code_search import CACHED, EAGER, FLAT, LENGTHS, OURS, VOCABULARY, Encoder, corpus, losses
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from torch.nn.functional import normalize
+
+from portable_nce.diagnostics import mean_reciprocal_rank, top_k_accuracy
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 RECORD: Final = DOCS / "training.json"
@@ -63,10 +64,8 @@ QUICK: Final = Plan(("numpy",), batches=(64, 256), seeds=2, sizes=((256, 1),), l
 @torch.no_grad()
 def retrieval(encoder: Encoder, held_out: list[Any]) -> tuple[float, float]:
     """Give the mean reciprocal rank of the right functions, and the share ranked first, in percent."""
-    query, code = (normalize(encoder(torch.from_numpy(side))) for side in held_out)
-    scores = query @ code.T
-    ranks = (scores >= scores.diagonal()[:, None]).sum(1).double()
-    return 100 * (1 / ranks).mean().item(), 100 * (ranks == 1).double().mean().item()
+    query, code = (encoder(torch.from_numpy(side)) for side in held_out)
+    return 100 * mean_reciprocal_rank(query, code).item(), 100 * top_k_accuracy(query, code).item()
 
 
 def train(data: list[Any], held_out: list[Any], epochs: int, task: tuple[str, int, int]) -> tuple[float, float]:

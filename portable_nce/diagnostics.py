@@ -44,6 +44,7 @@ __all__ = [
     "alignment",
     "effective_sample_size",
     "headroom",
+    "mean_reciprocal_rank",
     "recall_at",
     "top_k",
     "top_k_accuracy",
@@ -366,6 +367,7 @@ def top_k_accuracy(
     See Also
     --------
     recall_at : For rows with several positives, the share that is retrieved.
+    mean_reciprocal_rank : The rank of the best positive.
 
     References
     ----------
@@ -464,6 +466,87 @@ def recall_at(
     return _of_rows(scores, key, k, _share_found, options)
 
 
+@explained
+@takes_tokens
+def mean_reciprocal_rank(
+    scores: ArrayOf[ArrayT],
+    key: AnyArray | None = None,
+    /,
+    *,
+    similarity: AnySimilarity | None = None,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+) -> ArrayT:
+    r"""Return the mean reciprocal rank (MRR) of the best positive of each row.
+
+    .. math:: \mathrm{MRR} = \frac{1}{N} \sum_i \frac{1}{r_i}, \qquad
+        r_i = 1 + |\{j \in Q(i) : g_{ij} \ge \max_{p \in P(i)} g_{ip}\}|
+
+    A negative with the same score as the positive comes before it, so that collapsed embeddings have the lowest rank.
+
+    Parameters
+    ----------
+    scores : array, shape (N, K), or (N, D) with `key`
+        Scores g, or embeddings of the queries. A score of -inf masks its pair, positives included.
+    key : array, shape (K, D), optional
+        Embeddings of the keys: their scores are computed in blocks, without the N × K matrix.
+    similarity : str, Similarity or callable, optional
+        How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
+    positives : array of int (N,) or of bool (N, K), optional
+        Positives of each row; the diagonal by default, which requires K ≥ N, or with `key` K = N. Out-of-range indices
+        raise for NumPy and eager PyTorch CPU tensors; elsewhere such a row has no positive.
+    mask : array of bool, shape (N, K), optional
+        Pairs to include; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted values of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Queries per block, with `key`; None takes all at once.
+
+    Returns
+    -------
+    array
+        Reciprocal rank, above 0 and at most 1: 0-d, or shape (N,) for reduction "none", where rows without a positive
+        have 0. It has the library, dtype and device of `scores`, and no gradient.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong type or dtype, or belongs to another library.
+    ValueError
+        If a shape, device or option is invalid.
+
+    See Also
+    --------
+    top_k_accuracy : How often the best positive has a rank of at most k.
+    recall_at : For rows with several positives, the share that is retrieved.
+
+    References
+    ----------
+    Voorhees (1999), "The TREC-8 Question Answering Track Report", TREC-8, section 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> scores = np.asarray([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+    >>> pnce.diagnostics.mean_reciprocal_rank(scores, reduction="none").round(3)
+    array([1.   , 0.5  , 0.333])
+
+    From embeddings:
+
+    >>> query, key = np.eye(3), np.asarray([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    >>> round(float(pnce.diagnostics.mean_reciprocal_rank(query, key)), 6)
+    0.666667
+    """
+    options = _OfRows(similarity, positives, mask, weights, reduction, block_size)
+    return _of_rows(scores, key, 1, _reciprocal_rank, options)
+
+
 class _OfRows(NamedTuple):
     """Options of a measure of rows."""
 
@@ -524,13 +607,25 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
     return finish(xp, Reduction(reduction, weights).of_values(values, counted), scores.dtype, reduction)
 
 
-def _is_ahead(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
-    """1 if fewer than k negatives reach the best positive, else 0; and the mask of rows with a positive."""
+def _number_ahead(scores: Array, members: Members) -> tuple[Array, Array]:
+    """Number of negatives that reach the best positive of each row, NaN included; and the mask of rows with one."""
     xp, (own, negatives) = namespace_of(scores), members[:2]
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
-    ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is a miss
-    hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < min(k, scores.shape[1])
-    return xp.astype(hit, scores.dtype), xp.reshape(best, (-1,)) != -math.inf
+    ahead = xp.logical_and(negatives, xp.logical_not(scores < best))
+    return xp.sum(xp.astype(ahead, scores.dtype), axis=1), xp.reshape(best, (-1,)) != -math.inf
+
+
+def _is_ahead(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+    """1 if fewer than k negatives reach the best positive, else 0; and the mask of rows with a positive."""
+    ahead, counted = _number_ahead(scores, members)
+    return namespace_of(scores).astype(ahead < min(k, scores.shape[1]), scores.dtype), counted
+
+
+def _reciprocal_rank(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+    """Inverse of the rank of the best positive; and the mask of rows with a positive."""
+    del k
+    ahead, counted = _number_ahead(scores, members)
+    return 1.0 / (1.0 + ahead), counted
 
 
 def _share_found(scores: Array, members: Members, k: int) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ import html
 import json
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
@@ -129,12 +129,24 @@ def bound_of(error: float) -> float:
 
 
 def recorded(columns: Mapping[str, Column], old: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the bounds with those of the columns made anew."""
-    new = {
-        name: {"|".join(key): [bound_of(cell[kind]) for kind in KINDS] for key, cell in sorted(column.cells.items())}
-        for name, column in columns.items()
-    }
-    return {**old, **new}
+    """Give the bounds, with new ones for the cells of the columns."""
+    new = dict(old)
+    for name, column in columns.items():
+        cells = {"|".join(key): [bound_of(cell[kind]) for kind in KINDS] for key, cell in column.cells.items()}
+        new[name] = dict(sorted({**old.get(name, {}), **cells}.items()))
+    return new
+
+
+def merged(old: Mapping[str, Column], new: Mapping[str, Column]) -> dict[str, Column]:
+    """Replace the cells that a run has measured; a column keeps its date until all its cells are measured again."""
+    known = {case.loss for case in CASES}
+    columns = {}
+    for name in [name for name in VARIANTS if name in {*old, *new}]:
+        parts = [column[name] for column in (old, new) if name in column]
+        cells = {key: cell for part in parts for key, cell in part.cells.items() if key[0] in known}
+        head = parts[-1] if parts[-1].cells.keys() >= cells.keys() else parts[0]
+        columns[name] = replace(head, cells=cells)
+    return columns
 
 
 def beyond(columns: Mapping[str, Column], bounds: Mapping[str, Any]) -> list[str]:
@@ -337,8 +349,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--record", action="store_true", help="bring docs/ and the bounds up to date")
     options = parser.parse_args(arguments)
     new = measured(options.results)
-    columns = read(DATA) | new
-    columns = {name: columns[name] for name in VARIANTS if name in columns}
+    columns = merged(read(DATA), new)
     bounds = json.loads(BOUNDS.read_text(encoding="utf-8")) if BOUNDS.exists() else {}
     if options.record:
         bounds = recorded(new, bounds)

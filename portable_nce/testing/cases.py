@@ -287,6 +287,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_margins(rows),
         *_vocabularies(rows, features),
         *_tokens_of_negatives(rows, features),
+        *_ranked(rows, features),
     )
     return (*cases, *(_with_temperatures(case) for case in cases if case.name in _BY_ROWS))
 
@@ -1370,6 +1371,24 @@ def _diagnostics(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
     yield from _variations("diagnostics.alignment", pairs, table)
     table = {"": {}, "t": {"t": 0.75}}
     yield from _variations("diagnostics.uniformity", {"x": pairs["x"]}, table | _streamed(table, ["t"]))
+
+
+def _ranked(rows: int, features: int) -> Iterator[Case]:
+    """Measures of where the positives of a row are among its scores, given or from embeddings."""
+    draw, more = _Draw(20330), rows + 3  # own seed, as above
+    square, wide = ({"scores": draw.vectors(rows, columns)} for columns in (rows, more))
+    embeddings = {**draw.arrays(rows, features, "scores"), "key": draw.vectors(more, features)}
+    several = {"positives": draw.positives(rows, more), **draw.weighted(rows, more)}
+    for name in ("top_k_accuracy", "recall_at", "mean_reciprocal_rank"):
+        k: Row = {} if name == "mean_reciprocal_rank" else {"k": 2}
+        table: Table = {
+            "": {},
+            "index": {**wide, "positives": draw.index(rows, more), **k},
+            "positives, weights, mask": {**wide, **several, **k},
+            "key": {**embeddings, "positives": draw.index(rows, more), **k},
+            "key, dot, sum": {**embeddings, "positives": several["positives"], **k},
+        }
+        yield from _variations(f"diagnostics.{name}", square, table | _streamed(table, ["key, dot, sum"]))
 
 
 CASES: tuple[Case, ...] = make_cases()

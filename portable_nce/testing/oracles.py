@@ -21,7 +21,7 @@ from mpmath import mp, mpf
 from ._package import pnce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from .cases import Case
 
@@ -1458,6 +1458,46 @@ def diagnostics_headroom(scores: Matrix, *, positives: Nested = None, mask: Nest
     """Distance of the InfoNCE bound to its ceiling, averaged over rows."""
     _, rows = rows_of(scores, positives, mask)
     return mean([mp.log(len(row)) - bounds_info_nce([row]) for row in rows])
+
+
+def diagnostics_top_k_accuracy(scores: Matrix, key: Nested = None, *, k: int = 1, **options: Any) -> Nested:
+    """1 for a row whose best positive has one of the k first ranks, else 0."""
+    return _of_ranks(lambda row, p, q: mpf(min(_rank(row, j, q) for j in p) <= k), scores, key, **options)
+
+
+def diagnostics_mean_reciprocal_rank(scores: Matrix, key: Nested = None, **options: Any) -> Nested:
+    """Inverse of the rank of the best positive of a row."""
+    return _of_ranks(lambda row, p, q: 1 / mpf(min(_rank(row, j, q) for j in p)), scores, key, **options)
+
+
+def diagnostics_recall_at(scores: Matrix, key: Nested = None, *, k: int = 1, **options: Any) -> Nested:
+    """Share of a row's positives that have one of the k first ranks among all its columns."""
+
+    def row_recall(row: Row, p: list[int], q: list[int]) -> Number:
+        return mean([mpf(_rank(row, j, [*(set(p) - {j}), *q]) <= k) for j in p])
+
+    return _of_ranks(row_recall, scores, key, **options)
+
+
+def _rank(row: Row, j: int, others: Iterable[int]) -> int:
+    """Rank of a column among others; equal scores come first."""
+    return 1 + sum(row[other] >= row[j] for other in others)
+
+
+def _of_ranks(
+    row_value: RowLoss,
+    scores: Matrix,
+    key: Nested,
+    *,
+    similarity: Similarity = "cosine",
+    positives: Nested = None,
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """Reduce a function of the rows of scores, or of the similarities of queries and keys."""
+    if key is not None:
+        scores = score_rows(scores, [key] * len(scores), similarity)
+    return reduce_rows(row_value, scores, pairs_of(scores, positives, mask), **options)
 
 
 def diagnostics_alignment(x: Matrix, y: Matrix, *, power: Number = 2.0, weights: Nested = None) -> Number:

@@ -768,7 +768,10 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
             "exclude": Array("N", "i", optional=True, also=(2,)),
         },
     ),
-    **dict.fromkeys(("diagnostics.recall_at", "diagnostics.top_k_accuracy"), (OF_SCORES, OF_EMBEDDINGS)),
+    **{
+        f"diagnostics.{name}": (OF_SCORES, OF_EMBEDDINGS)
+        for name in ("mean_reciprocal_rank", "recall_at", "top_k_accuracy")
+    },
     "density.sampled_softmax": ({"include_positive": replace(FLAG, good=True)}, SAMPLED),
     "density.full_softmax": ({"targets": Array("N", "i")},),
     "density.linear_softmax": (LAYER,),

@@ -72,6 +72,16 @@ def test_the_data_survive_the_file(tmp_path: Path) -> None:
     assert agreement.read(tmp_path / "data.json") == columns
 
 
+def test_a_run_of_few_losses_replaces_their_cells(tmp_path: Path) -> None:
+    old = agreement.measured(report(tmp_path / "old", CELL, CELL | {"loss": "clip"}))
+    new = agreement.measured(report(tmp_path / "new", CELL | {"value": 0.125}))
+    columns = agreement.merged(old, new)
+    assert columns["torch"].cells["info_nce", "normal", "float32"]["value"] == 0.125
+    assert columns["torch"].cells.keys() == old["torch"].cells.keys()
+    bounds = agreement.recorded(new, agreement.recorded(old, {}))
+    assert agreement.beyond(columns, bounds) == []
+
+
 def test_what_is_recorded_is_complete_and_within_its_bounds() -> None:
     columns = agreement.read(agreement.DATA)
     bounds = json.loads(agreement.BOUNDS.read_text(encoding="utf-8"))

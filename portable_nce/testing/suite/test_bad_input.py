@@ -63,6 +63,15 @@ TAKEN_BY = {
     ("density.recover_log_prob one log_q for all contexts", "scores", "a row more"),
     ("density.linear_softmax without bias", "weight", "a row more"),
     ("density.self_normalization exact, std", "scores", "a row more"),
+    *(
+        (f"diagnostics.{name} {call}", key, change)
+        for name in ("top_k_accuracy", "recall_at", "mean_reciprocal_rank")
+        for call, key, change in (
+            ("positives, weights, mask", "positives", "truth values"),
+            ("key, dot, sum", "positives", "truth values"),
+            ("key", "key", "a row more"),
+        )
+    ),
     # An objective raises for these.
     ("diagnostics.effective_sample_size positives, weights, mask", "positives", "truth values"),
     ("diagnostics.effective_sample_size positives, weights, mask", "positives", "another kind"),
