@@ -11,7 +11,6 @@ their packages change. ``.nox/cache`` keeps what Python and JAX compile. Delete 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -59,14 +58,6 @@ COVERAGE_FLOOR: Final = 95.0
 """Minimal coverage of lines, and of branches, of portable_nce/ and backends/, in percent."""
 
 PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-REPOSITORY: Final = (
-    "{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}".format_map(os.environ)
-    if "GITHUB_REPOSITORY" in os.environ
-    else PYPROJECT["project"].get("urls", {}).get("Source", "")
-)
-"""Address of the repository, from GitHub's workflow or from the metadata; empty if neither has it."""
 
 
 def group(name: str) -> tuple[str, ...]:
@@ -564,7 +555,7 @@ def minimums(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def mutation(session: nox.Session) -> None:
     """Run mutation testing; options after ``--``, such as ``--sample 200 --budget 3``."""
-    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests" / "full")}
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tools")}
     tester = environment(session, "all")
     tester.run("python", "-m", "mutation.run", str(WORK / "mutation"), *session.posargs, env=env)
 
@@ -653,188 +644,22 @@ def chosen(options: Sequence[str]) -> str:
 def release(session: nox.Session) -> None:
     """Build and check sdist and wheel, install the wheel in a new environment and run the demo there.
 
-    ``--repository https://github.com/OWNER/NAME``: adds links and badges to a copy of the tree, and writes the recipe
-    for conda-forge; known on GitHub. ``--email name@example.org``: address of the authors. ``--fill`` writes both into
-    this checkout and stops. ``--tag v0.1.0``: tag of the release; must match the version, which needs a date in the
-    changelog.
+    ``--repository https://github.com/OWNER/NAME`` adds links and badges, and writes the recipe for conda-forge; known
+    on GitHub. ``--tag v0.1.0``: tag of the release. `tools/release.py` has all options.
     """
-    options = release_options(session.posargs)
-    if options.fill:
-        fill_in(ROOT, options.repository, options.email)
-        return
-    tree, dist = WORK / "release" / "tree", WORK / "release" / "dist"
-    shutil.rmtree(WORK / "release", ignore_errors=True)
-    leave_out = ".git", ".nox", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist"
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*leave_out))
-    if options.repository:
-        fill_in(tree, options.repository, options.email)
-        make_links_absolute(tree / "README.md", options.repository, options.tag or "main")
-    tools = environment(session, "release", project=False)
-    tools.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), str(tree), silent=True)
-    files = sorted(dist.iterdir())
-    tools.run("twine", "check", "--strict", *map(str, files))
-    wheel = files[0]
+    folder = WORK / "release"
+    environment(session, "release", project=False).run(
+        "python", "tools/release.py", "build", str(folder), *session.posargs
+    )
+    (wheel,) = (folder / "dist").glob("*.whl")
     version = wheel.name.split("-")[1]
-    if [path.name for path in files] != [f"{NAME}-{version}-py3-none-any.whl", f"{NAME}-{version}.tar.gz"]:
-        session.error(f"expected a wheel and an sdist of {version}, got {[path.name for path in files]}")
-    if options.tag is not None:
-        if options.tag != f"v{version}":
-            session.error(f"--tag: expected v{version}, the version of the tree, got {options.tag}")
-        heading = next(line for line in (tree / "CHANGELOG.md").open(encoding="utf-8") if line.startswith("## "))
-        if not re.fullmatch(rf"## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n", heading):
-            session.error(f"CHANGELOG.md: expected {version} and a date at the top, got {heading.strip()!r}")
-    if options.repository:
-        (WORK / "release" / "recipe.yaml").write_text(recipe(files[1], options.repository), encoding="utf-8")
     shutil.rmtree(WORK / "env" / "released", ignore_errors=True)
     user = environment(session, "released", project=False)
     user.install(f"{wheel}[demo]")
     installed = user.capture("python", "-c", f"import {NAME}; print({NAME}.__version__, {NAME}.__file__)")
     if installed.split(maxsplit=1)[0] != version or str(user.folder) not in installed:
         session.error(f"expected {version} in {user.folder}, got {installed}")
-    user.run("python", "-m", NAME, "demo", "--output", str(WORK / "release" / "demo.png"))
-    print("\n".join(f"{path.stat().st_size / 1024:6.0f} KiB  {path}" for path in files))
-
-
-def release_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the options of `release`."""
-    forms = {
-        "repository": (r"https://github\.com/[\w-]+/(?!.*\.git$)[\w.-]+", "https://github.com/OWNER/NAME"),
-        "email": (r"[\w.+-]+@[\w-]+(\.[\w-]+)+", "name@example.org"),
-        "tag": (r"v\d+\.\d+\.\d+\w*", "v and the version, such as v0.1.0"),
-    }
-    parser = argparse.ArgumentParser(prog="nox -s release --")
-    parser.add_argument("--fill", action="store_true")
-    for option in forms:
-        parser.add_argument(f"--{option}")
-    parser.set_defaults(repository=REPOSITORY or None)
-    options = parser.parse_args(arguments)
-    for option, (pattern, form) in forms.items():
-        value = getattr(options, option)
-        required = options.fill and option == "repository"
-        if (required or value is not None) and not re.fullmatch(pattern, value or ""):
-            parser.error(f"--{option}: expected {form}, got {value}")
-    return options
-
-
-def fill_in(tree: Path, repository: str, email: str | None = None) -> None:
-    """Write the addresses of the repository and of the authors into metadata, badges and contacts."""
-    owner, name = repository.rsplit("/", maxsplit=2)[1:]
-    project, authors = PYPROJECT["project"]["name"], PYPROJECT["project"]["authors"][0]["name"]
-    site, runs = site_of(repository), f"{repository}/actions/workflows"
-    badges = f"""\
-[![version](https://img.shields.io/pypi/v/{project})]({repository}/releases)
-[![Python](https://img.shields.io/pypi/pyversions/{project})]({repository}/blob/main/pyproject.toml)
-[![tests]({runs}/test.yml/badge.svg)]({runs}/test.yml)
-[![documentation]({runs}/docs.yml/badge.svg)]({site})
-[![licence](https://img.shields.io/github/license/{owner}/{name})]({repository}/blob/main/LICENSE)
-"""
-    urls = f"""\
-[project.urls]
-Documentation = "{site}"
-Source = "{repository}"
-Issues = "{repository}/issues"
-Changelog = "{repository}/blob/main/CHANGELOG.md"
-"""
-    pip = f'python -m pip install "{project}[torch]"  # or [jax], [mlx], [cupy], [numpy]; or without brackets'
-    clone = rf'^python -m pip install "(?:\.|{project})\[torch\]"  # .*$'
-    places = [  # patterns that match before and after filling in
-        ("README.md", rf"\A# {NAME}\n\n(?:(?:\[!\[.*\n)+\n)?", f"# {NAME}\n\n{badges}\n"),
-        ("README.md", clone, pip),
-        ("docs/index.md", clone, pip),
-        ("pyproject.toml", r"(?:^\[project\.urls\]\n(?:\w.*\n)+\n)?^\[project\.opt", f"{urls}\n[project.opt"),
-        ("CITATION.cff", r"(?:^rep.*\nurl.*\n)?^key", f"repository-code: {repository}\nurl: {site}\nkey"),
-        ("SECURITY.md", r"--repo [\w./-]+", f"--repo {owner}/{name}"),
-    ]
-    if email is not None:
-        report, private = "**Report a vulnerability**", r"\*\*Report a vulnerability\*\*(?:, or by e-mail to <\S+>)?"
-        places += [
-            ("pyproject.toml", r"^authors = .*$", f'authors = [{{ name = "{authors}", email = "{email}" }}]'),
-            ("CITATION.cff", rf'(?<=  - name: "{authors}"\n)(?:    email.*\n)?', f"    email: {email}\n"),
-            ("SECURITY.md", private, f"{report}, or by e-mail to <{email}>"),
-            ("CODE_OF_CONDUCT.md", private, f"{report}, or by e-mail to <{email}>"),
-        ]
-    for file, pattern, text in places:
-        page = (tree / file).read_text(encoding="utf-8")
-        filled, count = re.subn(pattern, text, page, flags=re.MULTILINE)
-        if count != 1:
-            raise ValueError(f"{file}: expected one place of the form {pattern!r}, got {count}")
-        (tree / file).write_text(filled, encoding="utf-8")
-
-
-def site_of(repository: str) -> str:
-    """Address of the GitHub pages of a repository."""
-    owner, name = repository.rsplit("/", maxsplit=2)[1:]
-    return f"https://{owner}.github.io/{name}/"
-
-
-def make_links_absolute(page: Path, repository: str, revision: str) -> None:
-    """Make the links of the README absolute, for PyPI."""
-
-    def absolute(link: re.Match[str]) -> str:
-        picture, text, target = link.groups()
-        kind = "raw" if picture else "tree" if (ROOT / target).is_dir() else "blob"
-        return f"{picture}[{text}]({repository}/{kind}/{revision}/{target})"
-
-    relative = re.compile(r"(!?)\[([^]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
-    page.write_text(relative.sub(absolute, page.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def recipe(sdist: Path, repository: str) -> str:
-    """Write the recipe for conda-forge, in the format of rattler-build, from pyproject.toml and the sdist."""
-    project = PYPROJECT["project"]
-    lines = {
-        key: "\n".join(f"    - {re.sub('(?=[<>=~!])', ' ', requirement, count=1)}" for requirement in requirements)
-        for key, requirements in (("host", PYPROJECT["build-system"]["requires"]), ("run", project["dependencies"]))
-    }
-    return f"""\
-schema_version: 1
-
-context:
-  version: "{sdist.name.removesuffix(".tar.gz").split("-")[1]}"
-  python_min: "{project["requires-python"].removeprefix(">=")}"
-
-package:
-  name: {project["name"]}
-  version: ${{{{ version }}}}
-
-source:
-  url: {repository}/releases/download/v${{{{ version }}}}/{NAME}-${{{{ version }}}}.tar.gz
-  sha256: {hashlib.sha256(sdist.read_bytes()).hexdigest()}
-
-build:
-  number: 0
-  noarch: python
-  script: ${{{{ PYTHON }}}} -m pip install . -vv --no-deps --no-build-isolation
-
-requirements:
-  host:
-    - python ${{{{ python_min }}}}.*
-    - pip
-{lines["host"]}
-  run:
-    - python >=${{{{ python_min }}}}
-{lines["run"]}
-
-tests:
-  - python:
-      imports:
-        - {NAME}
-        - {NAME}.backends
-      pip_check: true
-      python_version:
-        - ${{{{ python_min }}}}.*
-        - "*"
-
-about:
-  homepage: {repository}
-  summary: {project["description"]}
-  license: {project["license"]}
-  license_file: {project["license-files"][0]}
-
-extra:
-  recipe-maintainers:
-    - {repository.split("/")[-2]}
-"""
+    user.run("python", "-m", NAME, "demo", "--output", str(folder / "demo.png"))
 
 
 # The end of a run
@@ -888,14 +713,14 @@ def agreement(session: nox.Session) -> None:
             pytest(alone(session, name), f"conformance-{name}", *SUITE, *only, options=False)
     folder = results("agreement")
     reporter = environment(session, "all")
-    reporter.run("python", "tests/agreement.py", str(WORK / "results"), str(folder), *session.posargs)
+    reporter.run("python", "tools/agreement.py", str(WORK / "results"), str(folder), *session.posargs)
     print(f"The report is {folder / 'agreement.html'}")
 
 
 @nox.session(venv_backend="none")
 def catalogue(session: nox.Session) -> None:
     """Write docs/catalogue.md from the code."""
-    page = environment(session, "all").capture("python", "tests/catalogue.py", env={"PYTHONPATH": "tests"})
+    page = environment(session, "all").capture("python", "tools/catalogue.py")
     (ROOT / "docs" / "catalogue.md").write_text(page, encoding="utf-8")
 
 
@@ -914,20 +739,9 @@ def docs(session: nox.Session) -> None:
     options = "-b", "html", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", *session.posargs
     env = {"OMP_NUM_THREADS": "1"}  # the arrays of the gallery are small
     writer.run("python", "-m", "sphinx", *options, str(source), str(site), env=env)
-    if REPOSITORY and (ROOT / ".git").exists():
-        tags = str(session.run("git", "tag", silent=True, external=True)).split()
-        (site / "switcher.json").write_text(json.dumps(versions(tags, site_of(REPOSITORY)), indent=1), encoding="utf-8")
+    if "GITHUB_REPOSITORY" in os.environ:  # the site of this version is published next to those of others
+        writer.run("python", "tools/release.py", "switcher", str(site / "switcher.json"))
     print(f"The site is {site / 'index.html'}")
-
-
-def versions(tags: Sequence[str], site: str) -> list[dict[str, Any]]:
-    """Versions for the theme's switcher: main and the releases, newest first."""
-    numbers = [tag[1:] for tag in tags if re.fullmatch(r"v\d+\.\d+\.\d+", tag)]
-    numbers.sort(key=lambda number: [int(part) for part in number.split(".")], reverse=True)
-    listed: list[dict[str, Any]] = [{"version": number, "url": f"{site}{number}/"} for number in ("dev", *numbers)]
-    for newest in listed[1:2]:
-        newest |= {"name": f"{newest['version']} (stable)", "url": f"{site}stable/", "preferred": True}
-    return listed
 
 
 def outcomes(path: Path) -> dict[str, float]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce.testing.cases import CASES, LOSSES, example
+from portable_nce.testing.cases import CASES, LOSSES, WITHOUT_GRADIENT, example
 
 OF_SCORES = {
     case.loss: case
@@ -23,7 +23,8 @@ OF_SCORES = {
 }
 """One case of each function of bounds, density and diagnostics."""
 
-EACH = [*(name for name in LOSSES if " " not in name), *OF_SCORES]
+EACH = [*(name for name in LOSSES if " " not in name), *(name for name in OF_SCORES if name not in WITHOUT_GRADIENT)]
+"""Each function that has a gradient."""
 WAYS = [
     *("info_nce", "info_nce neg_euclidean", "contrast labels", "nt_xent three views", "relic", "siglip", "contrastive"),
     *("triplet", "triplet_from_labels", "triplet_from_labels batch_hard", "moco queue", "nnclr", "from_scores.clip"),

@@ -43,6 +43,11 @@ Regime = Literal["normal", "saturated"]
 NOT_REDUCED = frozenset({"bounds.dual_critic", "density.log_partition", "density.recover_log_prob"})
 """Functions that return an array; a case sums it."""
 
+WITHOUT_GRADIENT = frozenset(
+    {f"diagnostics.{name}" for name in ("mean_reciprocal_rank", "recall_at", "top_k_accuracy")}
+)
+"""Functions whose result is a constant to automatic differentiation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:

@@ -1481,7 +1481,7 @@ def diagnostics_recall_at(scores: Matrix, key: Nested = None, *, k: int = 1, **o
 
 def _rank(row: Row, j: int, others: Iterable[int]) -> int:
     """Rank of a column among others; equal scores come first."""
-    return 1 + sum(row[other] >= row[j] for other in others)
+    return 1 + sum(bool(row[other] >= row[j]) for other in others)
 
 
 def _of_ranks(

@@ -32,7 +32,7 @@ def run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProces
     if path is not None:
         env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "portable_nce", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_the_listing_names_what_is_found_and_what_is_not() -> None:

@@ -11,11 +11,13 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 import portable_nce
+
+import release
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -40,11 +42,11 @@ class Distribution(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def distribution(noxfile: Any, tmp_path_factory: pytest.TempPathFactory) -> Distribution:
+def distribution(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
     """Build sdist, and the wheel from it, from a copy of the tree with addresses filled in."""
     folder = tmp_path_factory.mktemp("distribution")
     shutil.copytree(ROOT, folder / "tree", ignore=NOT_SOURCE)
-    noxfile.fill_in(folder / "tree", ADDRESS, EMAIL)
+    release.fill_in(folder / "tree", ADDRESS, EMAIL)
     # Without isolation: the environment has setuptools, so nothing is downloaded.
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(folder / "tree")]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -80,7 +82,8 @@ def test_the_wheel_leaks_no_top_level_name(distribution: Distribution) -> None:
 def test_the_sdist_holds_what_it_takes_to_build_and_to_test(distribution: Distribution) -> None:
     documents = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", "noxfile.py", ".ci/run"}
     markers = {"portable_nce/py.typed", "backends/py.typed"}
-    expected = documents | markers | sources("portable_nce") | sources("backends") | sources("tests")
+    expected = documents | markers | sources("portable_nce") | sources("backends")
+    expected |= sources("tests") | sources("tools")
     assert expected - distribution.sdist == set()
 
 
@@ -108,14 +111,14 @@ def test_the_metadata_has_the_addresses(distribution: Distribution) -> None:
     assert (title, badges.startswith("[![version](")) == ("# portable_nce", True)
 
 
-def test_filling_in_the_addresses_again_changes_nothing(noxfile: Any, tmp_path: Path) -> None:
+def test_filling_in_the_addresses_again_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     contacts = {"CITATION.cff", "CODE_OF_CONDUCT.md", "SECURITY.md", "pyproject.toml"}
     for name in (*contacts, "README.md", "docs/index.md"):
         shutil.copy(ROOT / name, tmp_path / name)
 
     def fill(repository: str, address: str | None) -> dict[str, str]:
-        noxfile.fill_in(tmp_path, repository, address)
+        release.fill_in(tmp_path, repository, address)
         return {path.name: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.*")}
 
     first = fill(ADDRESS, EMAIL)
@@ -131,7 +134,7 @@ def test_filling_in_the_addresses_again_changes_nothing(noxfile: Any, tmp_path: 
 
 @pytest.mark.full
 def test_the_recipe_for_conda_builds(
-    distribution: Distribution, noxfile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    distribution: Distribution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offline, from a channel with this interpreter and packages of its environment."""
     import rattler_build as rb
@@ -152,7 +155,7 @@ def test_the_recipe_for_conda_builds(
         rb.assemble_package(
             name, found.version, "noarch", "0", target, files=files, depends=["python"], noarch="python"
         )
-    text = noxfile.recipe(distribution.archive, ADDRESS)
+    text = release.recipe(distribution.archive, ADDRESS)
     text = re.sub(r"url: https://.*\.tar\.gz", f"url: {distribution.archive.as_uri()}", text)
     text = re.sub(r'python_min: ".*"', 'python_min: "{}.{}"'.format(*sys.version_info), text)
     (tmp_path / "recipe").mkdir()

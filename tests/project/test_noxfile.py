@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import runpy
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +14,6 @@ import nox
 import pytest
 from nox import registry
 
-import portable_nce
 from portable_nce.testing import VARIANTS
 
 ROOT = Path(__file__).parents[2]
@@ -97,73 +94,7 @@ def test_one_environment_serves_the_default_run(noxfile: Any) -> None:
         assert set(noxfile.ENVIRONMENTS[name]) - {"numpy"} <= everything, name  # there, with a version
 
 
-def test_links_of_a_released_readme_are_absolute(noxfile: Any, tmp_path: Path) -> None:
-    address = "https://github.com/owner/name"
-    readme = Path(shutil.copy(ROOT / "README.md", tmp_path))
-    noxfile.make_links_absolute(readme, address, "v1.2.3")
-    links = re.findall(r"(!?)\[[^]]*\]\(([^)\s]+)\)", readme.read_text(encoding="utf-8"))
-    assert all(link.startswith(("https://", "#")) for _, link in links)
-    for picture, link in links:
-        if "/v1.2.3/" in link:
-            kind, _, path = link.removeprefix(f"{address}/").partition("/v1.2.3/")
-            target = ROOT / path.partition("#")[0]
-            assert target.is_dir() if kind == "tree" else target.is_file(), link
-            assert (kind == "raw") == bool(picture)
-    assert any(picture for picture, _ in links)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--fill"], "--repository: expected https://github.com/OWNER/NAME, got None"),
-        (
-            ["--repository", "github.com/owner/name"],
-            "--repository: expected https://github.com/OWNER/NAME, got github.com",
-        ),
-        (["--repository", "https://github.com/owner/name.git"], "--repository: expected https://github.com/OWNER/NAME"),
-        (["--email", "somebody"], "--email: expected name@example.org, got somebody"),
-        (["--tag", "0.1.0"], "--tag: expected v and the version, such as v0.1.0, got 0.1.0"),
-        (["--publish"], "unrecognized arguments: --publish"),
-    ],
-)
-def test_an_option_of_a_release_that_makes_no_sense_is_an_error(
-    noxfile: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.setattr(noxfile, "REPOSITORY", "")  # defined on GitHub
-    with pytest.raises(SystemExit):
-        noxfile.release_options(arguments)
-    assert message in capsys.readouterr().err
-
-
-def test_the_switcher_has_the_version_that_the_site_is_built_for(noxfile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the configuration appends to it
-
-    def options(**env: str) -> dict[str, Any]:
-        for name in ("GITHUB_REPOSITORY", "GITHUB_REF_TYPE"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in env.items():
-            monkeypatch.setenv(name, value)
-        configured: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "conf.py"))["html_theme_options"]
-        return configured
-
-    assert "switcher" not in options()
-    site = noxfile.site_of("https://github.com/owner/name")
-    tags = ["v0.1.0", "v0.10.0", "v0.2.0", "v1.0.0rc1", "other"]
-    listed = noxfile.versions([*tags, f"v{portable_nce.__version__}"], site)
-    assert [entry["version"] for entry in noxfile.versions(tags, site)] == ["dev", "0.10.0", "0.2.0", "0.1.0"]
-    assert [entry["url"] for entry in listed if entry.get("preferred")] == [f"{site}stable/"]
-    for ref, version in (("branch", "dev"), ("tag", portable_nce.__version__)):
-        switcher = options(GITHUB_REPOSITORY="owner/name", GITHUB_REF_TYPE=ref)["switcher"]
-        assert switcher == {"json_url": f"{site}switcher.json", "version_match": version}
-        assert version in {entry["version"] for entry in listed}
-
-
-def test_every_module_that_computes_is_mutated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+def test_every_module_that_computes_is_mutated() -> None:
     files = set(importlib.import_module("mutation.mutants").FILES)
     for folder in ("_core", "_execution", "_losses", "objectives"):
         found = {path.name for path in (ROOT / "portable_nce" / folder).glob("*.py")} - {"__init__.py", "protocol.py"}

@@ -30,7 +30,7 @@ def run(*options: str, code: int = 0, path: str = "") -> list[str]:
     plugin = "-p", f"{SUITE.rpartition('.')[0]}.plugin", "-p", "no:cacheprovider", "-p", "no:xdist"
     command = [sys.executable, "-P", "-m", "pytest", *plugin, "--pyargs", SUITE, "-q", *options]
     environment = {**os.environ, "PYTHONPATH": path}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603  (what stands above)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == code, result.stdout + result.stderr
     return (result.stdout + result.stderr).splitlines()
 

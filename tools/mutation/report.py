@@ -1,6 +1,6 @@
 """Write docs/mutation.md: what came of the mutants of a sample; print each survivor.
 
-``python -P -m mutation.report WORK PAGE --sample 1500``, with tests/full/ on the path and the
+``python -P -m mutation.report WORK PAGE --sample 1500``, with tools/ on the path and the
 sample that run.py was given.
 """
 

@@ -1,6 +1,6 @@
 """The report on agreement: how far every variant is from exact arithmetic, and whether that is within its bounds.
 
-``python tests/agreement.py .nox/results report`` reads what the conformance sessions have left, compares it with the
+``python tools/agreement.py .nox/results report`` reads what the conformance sessions have left, compares it with the
 recorded bounds, and writes the pages into the folder ``report``; the exit status is 1 if a cell is beyond its bound.
 ``--record`` brings docs/agreement.* and the bounds up to date.
 

@@ -22,7 +22,7 @@ from mutmut.mutation.mutators import mutation_operators, operator_arg_removal, o
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[2]
 
 FILES: Final = tuple(
     path.relative_to(ROOT).as_posix()

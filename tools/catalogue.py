@@ -1,6 +1,6 @@
 """The catalogue of losses, made from the code.
 
-``python tests/catalogue.py > docs/catalogue.md`` writes the page. `portable_nce.explain` tells the parts of a loss; its
+``python tools/catalogue.py > docs/catalogue.md`` writes the page. `portable_nce.explain` tells the parts of a loss; its
 source is the reference in its docstring.
 """
 

@@ -5,7 +5,7 @@ alive get the mutant's code, and the tests that run the changed line go on until
 has run by then (tables, classes, defaults), the package is imported afresh with the mutant's source instead. No file
 is changed.
 
-``python -P -m mutation.run WORK --sample 1500``, with tests/full/ on the path, goes on with the results in
+``python -P -m mutation.run WORK --sample 1500``, with tools/ on the path, goes on with the results in
 the folder WORK.
 """
 
