@@ -67,7 +67,7 @@ def test_measures_of_scores_and_of_embeddings(library: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("function", MEASURES)
-def test_means_jit_and_cosine(function: Any) -> None:
+def test_measures_of_rows_are_averaged_and_compiled(function: Any) -> None:
     """The mean is over the rows with a positive; cosine is the default."""
     function = partial(function, **given_k(function, 3))
     weights = RNG.uniform(0.5, 2.0, size=N).astype(np.float32)

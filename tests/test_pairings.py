@@ -249,7 +249,7 @@ def by_matrices(pairing: str, cosines: np.ndarray, rows: np.ndarray, columns: np
         ["overlap", "kernel", "teacher", "teacher of cwcl", "guided", "smoothed"],
     ),
 )
-def test_both_directions_are_those_of_matrices(name: str, pairing: str, block_size: int | None) -> None:
+def test_both_directions_equal_explicit_matrices(name: str, pairing: str, block_size: int | None) -> None:
     weighted, cosines = pairings.weighted(PAIRINGS[pairing], WEIGHTS), cosines_of(JUDGED_ROWS, JUDGED_COLUMNS)
     found = differentiated(OBJECTIVES[name], weighted, symmetric=True, block_size=block_size)[0]
     forth, mask = by_matrices(pairing, cosines, TAGGED_ROWS, TAGGED_COLUMNS)
@@ -577,7 +577,7 @@ def test_shares_of_smoothing_are_of_all_columns() -> None:
 @pytest.mark.parametrize("asarray", [np.asarray, torch.asarray], ids=["numpy", "torch"])
 @pytest.mark.parametrize("block_size", [None, 2])
 @pytest.mark.parametrize("name", ["soft", "weighted", "teacher", "own teacher", "guided"])
-def test_what_a_pairing_is_made_of_has_no_gradient(name: str, block_size: int | None, asarray: Any) -> None:
+def test_arrays_of_a_pairing_have_no_gradient(name: str, block_size: int | None, asarray: Any) -> None:
     def loss(u: Any, weights: Any, rows: Any, columns: Any) -> Any:
         pairing = {
             "soft": pairings.soft(weights),
@@ -615,7 +615,9 @@ JUDGED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("block_size", [None, 2])
 @pytest.mark.parametrize("name", JUDGED)
-def test_what_is_masked_may_hold_anything(name: str, block_size: int | None, bad: float, *, symmetric: bool) -> None:
+def test_masked_rows_and_columns_may_hold_anything(
+    name: str, block_size: int | None, bad: float, *, symmetric: bool
+) -> None:
     gone, kept = 2, np.asarray([0, 1, 3, 4, 5])
     mask = np.ones((SIZE, SIZE), dtype=bool)
     mask[gone], mask[:, gone] = False, False
@@ -754,7 +756,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
 
 
 @pytest.mark.parametrize(("error", "message", "call"), REFUSED)
-def test_what_is_refused(error: type[Exception], message: str, call: Callable[[], Any]) -> None:
+def test_wrong_calls_of_pairings_are_refused(error: type[Exception], message: str, call: Callable[[], Any]) -> None:
     with pytest.raises(error, match=rf"\A{message}"):
         call()
 

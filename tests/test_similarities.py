@@ -97,7 +97,7 @@ def test_the_loss_of_colbert(convert: Any, block_size: Any, *, normalize: bool) 
 
 @blocks
 @pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
-def test_of_equal_maxima_the_first_has_the_gradient(library: Any, block_size: Any) -> None:
+def test_the_first_of_equal_maxima_has_the_gradient(library: Any, block_size: Any) -> None:
     document = library.asarray([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]])
     query = library.asarray([[[1.0, 0.0]], [[0.0, 1.0]]])
 
@@ -301,7 +301,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
 
 
 @pytest.mark.parametrize(("error", "name", "call"), REFUSED)
-def test_what_is_refused(error: type[Exception], name: str, call: Any) -> None:
+def test_wrong_calls_of_similarities_are_refused(error: type[Exception], name: str, call: Any) -> None:
     with pytest.raises(error, match=rf"^{name}: "):
         call()
 
@@ -521,6 +521,6 @@ def test_prepared_columns_are_those_of_the_loss_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("similarity", ["neg_euclidean", similarities.scaled_columns("dot", np.ones(K))])
-def test_what_cannot_be_prepared(similarity: Any) -> None:
+def test_prepare_refuses_other_similarities(similarity: Any) -> None:
     with pytest.raises(ValueError, match=r'similarity: expected "cosine" or "dot", got .*; offsets'):
         pnce.prepare(KEYS, similarity=similarity)

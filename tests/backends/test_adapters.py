@@ -117,7 +117,7 @@ CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("convert", CONVERT.values(), ids=CONVERT)
-def test_what_comes_beside_the_value_comes_back_as_it_was(convert: Any) -> None:
+def test_auxiliary_results_come_back_unchanged(convert: Any) -> None:
     def loss(x: Any, y: Any) -> Any:
         return (x * y * y).sum(), {"twice": 2.0 * x, "rest": (y, "name", 3)}
 
@@ -154,7 +154,7 @@ def test_sums_of_rows_and_columns_are_exact_to_some_roundings(
         np.testing.assert_allclose(found, x.astype(np.float64).sum(axis=axis), rtol=rtol)
 
 
-def test_what_is_not_finite_stays_in_its_row_of_a_sum() -> None:
+def test_an_infinite_entry_stays_in_its_row_of_a_sum() -> None:
     x = np.ones((300, 200), dtype=np.float32)
     x[1, 3], x[2, 4], x[5, 5] = np.nan, np.inf, -np.inf
     for axis in (0, 1):

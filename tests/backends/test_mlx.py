@@ -57,7 +57,7 @@ def assert_close(found: Any, wanted: Any, rtol: float = 1e-11, atol: float = 1e-
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_its_own_transformations_give_what_numpy_has(loss: Callable[[Any, Any], Any]) -> None:
+def test_transformations_of_mlx_agree_with_numpy(loss: Callable[[Any, Any], Any]) -> None:
     x, y = embeddings()
     a, b = to_mlx(x, y)
     wanted, slopes = pnce.value_and_grad(loss, argnums=(0, 1))(x, y)
@@ -266,7 +266,7 @@ def test_the_namespace_keeps_to_the_standard_where_its_own_does_not() -> None:
     np.testing.assert_allclose(np.asarray((vectors * values) @ vectors.T), plain @ plain.T, atol=1e-4)
 
 
-def test_what_is_not_a_number_is_the_largest() -> None:
+def test_nan_is_the_largest_entry() -> None:
     """Unspecified by the standard, assumed by the core."""
     xp: Any = namespace_of(mx.zeros(1))
     for dtype in (mx.float32, mx.float16, mx.bfloat16, mx.float64):
@@ -292,7 +292,7 @@ def test_labels_of_any_integers() -> None:
         assert value.item() == pytest.approx(float(wanted), rel=1e-13)
 
 
-def test_it_names_itself_in_messages() -> None:
+def test_mlx_is_named_in_messages() -> None:
     x, y = embeddings()
     with pytest.raises(TypeError, match=r"same library as query, got numpy and mlx"):
         pnce.info_nce(to_mlx(x)[0], y)

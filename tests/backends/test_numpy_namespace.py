@@ -94,7 +94,7 @@ def test_where(dtype: str) -> None:
     np.testing.assert_array_equal(namespace.where(small, np.ones(2), 0.0), [1.0, 0.0])
 
 
-def test_it_is_differentiated() -> None:
+def test_the_numpy_namespace_is_differentiated() -> None:
     condition = np.random.default_rng(0).random(SHAPE) < 0.3
     x = np.random.default_rng(1).normal(size=SHAPE)
     value, gradient = pnce.value_and_grad(lambda x: (namespace_of(x).where(condition, x, 0.0) ** 2).sum())(x)

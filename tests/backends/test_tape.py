@@ -199,7 +199,7 @@ def test_aux_structures_and_unused_arguments() -> None:
     np.testing.assert_array_equal(nothing, np.zeros(2))
 
 
-def test_further_arguments_may_be_numbers() -> None:
+def test_numbers_are_allowed_as_further_arguments() -> None:
     def function(x: Any, factor: float, constant: Any) -> Any:
         return (x.ravel() @ constant + x.argmax() * 0) * factor + pnce.stop_gradient(x[0, 0]).item()
 

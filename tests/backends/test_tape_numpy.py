@@ -456,7 +456,7 @@ CALLS: dict[str, tuple[Iterable[str], Callable[[str], Iterator[Call]]]] = {
 @pytest.mark.parametrize("kind", CALLS)
 @pytest.mark.filterwarnings("ignore")
 @np.errstate(all="ignore")
-def test_each_call_is_right_or_constant_or_refused(kind: str) -> None:
+def test_calls_on_the_tape_are_right_or_constant_or_refused(kind: str) -> None:
     """Names in docs/tape.md are differentiated in some call."""
     names, calls_of = CALLS[kind]
     found = [(name, call, outcome(call) or "") for name in names for call in calls_of(name)]
@@ -558,7 +558,7 @@ LEAKS: dict[str, tuple[Callable[[Any], Any], ...]] = {
 
 
 @pytest.mark.parametrize(("kind", "leak"), [(kind, leak) for kind, leaks in LEAKS.items() for leak in leaks])
-def test_nothing_that_varies_becomes_a_constant(kind: str, leak: Callable[[Any], Any]) -> None:
+def test_variables_of_the_tape_never_become_constants(kind: str, leak: Callable[[Any], Any]) -> None:
     with pytest.raises((TypeError, NotImplementedError, AttributeError, ValueError)) as caught:
         pnce.grad(lambda x: np.sum(leak(x)) * 1.0)(VECTOR)
     assert "0-d array" not in str(caught.value), kind
@@ -581,7 +581,7 @@ def test_wrong_arguments_are_named(function: Callable[[Any], Any], kind: type[Ex
         pnce.grad(lambda x: np.sum(function(x)) * 1.0)(MATRIX)
 
 
-def test_what_is_constant_may_become_a_number() -> None:
+def test_constants_of_the_tape_may_become_numbers() -> None:
     def loss(x: Any) -> Any:
         held = pnce.stop_gradient(x)
         assert math.sqrt(held @ held) == math.sqrt(VECTOR @ VECTOR)

@@ -471,7 +471,7 @@ DENSE_OF = {loss: [case for case in cases if "streamed" not in case.name] for lo
 @pytest.mark.parametrize("libraries", [(np, torch), (torch, np)], ids=["numpy first", "torch first"])
 @pytest.mark.parametrize("loss", CASES_OF)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(loss: str, libraries: Any) -> None:
+def test_nan_in_a_differentiated_array_makes_the_loss_nan(loss: str, libraries: Any) -> None:
     """NaN in a row that counts makes the loss NaN."""
     for case, library in zip(CASES_OF[loss], itertools.cycle(libraries)):
         arrays = case_arrays(VARIANTS["numpy"], case, "float64")
@@ -542,7 +542,7 @@ DECIDING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
 @pytest.mark.parametrize("name", DECIDING)
-def test_what_decides_and_is_no_number_makes_the_loss_none(name: str, library: Any) -> None:
+def test_nan_in_an_array_that_selects_pairs_makes_the_loss_nan(name: str, library: Any) -> None:
     """A search among NaN would return a column, and hide them; masked entries are ignored."""
     loss, places = DECIDING[name]
     arrays = [RNG.normal(size=(n, 3)) for n in (4, 4, 8)]

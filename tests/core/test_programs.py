@@ -127,7 +127,7 @@ def as_integer(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [by_truth, by_number, of_another, in_blocks, by_verb, one_by_one, as_integer])
-def test_what_cannot_be_written_down_has_no_program(function: Callable[[Any], Any]) -> None:
+def test_a_function_that_cannot_be_recorded_has_no_program(function: Callable[[Any], Any]) -> None:
     """The function itself is called."""
     x = np.asarray([1.0, 2.0, 3.0, 4.0])
     program, found = traced(lambda x: (function(x),), (), (x,))
@@ -202,7 +202,7 @@ def alike(x: Any) -> Any:
 
 @EAGER
 @pytest.mark.parametrize("function", [written_twice, by_a_view, alike])
-def test_each_run_has_arrays_of_its_own(variant: Variant, function: Callable[[Any], Any]) -> None:
+def test_runs_of_a_program_share_no_arrays(variant: Variant, function: Callable[[Any], Any]) -> None:
     given = [[0.5, -1.0, 2.0, 0.0], [1.0, 3.0, -2.0, 0.25]]
     program, _ = traced(function, (), (variant.floats(given[0], "float64"),))
     assert program is not None

@@ -145,7 +145,7 @@ def test_a_subclass_is_served_like_its_base() -> None:
     assert _registry.adapter_of(np.ones((2, 2)).view(Matrix)).name == "numpy"
 
 
-def test_what_is_no_adapter_or_no_name_is_refused() -> None:
+def test_register_backend_refuses_other_objects_and_names() -> None:
     for bad in (object(), "tape", Foreign([1.0])):
         with pytest.raises(TypeError, match="custom_vjp"):
             pnce.register_backend("foreign_arrays", bad)  # type: ignore[arg-type]

@@ -255,7 +255,7 @@ def test_numbers_whose_squares_overflow(dtype: Any) -> None:
     assert found == expected
 
 
-def test_more_columns_than_pairs() -> None:
+def test_information_of_more_columns_than_pairs() -> None:
     x = np.random.default_rng(0).normal(size=(150, 200))
     found = estimate(x, x[:, :5] + 0.3 * np.random.default_rng(1).normal(size=(150, 5)), steps=25)
     assert found.lower < 5 * 0.5 * math.log1p(1 / 0.09)
@@ -268,7 +268,7 @@ def test_constant_columns_tell_nothing() -> None:
     assert math.isfinite(found.bound)
 
 
-def test_what_more_pairs_would_add_has_an_error_of_its_own() -> None:
+def test_the_extrapolation_to_more_pairs_has_an_error_of_its_own() -> None:
     def folds(*bounds: float) -> list[Fold]:
         return [Fold(bound, [0.5, -0.5] * 20, range(40)) for bound in bounds]
 
@@ -315,7 +315,7 @@ def test_a_table_of_columns_is_corrected_for_their_number() -> None:
         pnce.estimation.information_by_column(x, x[:, 1], names=["a"])
 
 
-def test_one_thread_multiplies_and_the_number_is_restored() -> None:
+def test_threads_are_set_to_one_and_restored() -> None:
     torch = pytest.importorskip("torch")
     before, seen = torch.get_num_threads(), []
 

@@ -116,7 +116,7 @@ def test_triples_fit_into_memory() -> None:
     [Diagonals(), Diagonals((4,), self_pairs=True), Diagonals((2, 4, 6), self_pairs=True), Diagonals(())],
     ids=str,
 )
-def test_what_is_no_negative_is_excluded_in_every_tile(
+def test_pairs_that_are_no_negatives_are_excluded_in_every_tile(
     lines: Diagonals, size: int, array: Any, *, by_index: bool
 ) -> None:
     n = 8
@@ -187,7 +187,7 @@ def test_pieces_are_the_rows_of_their_bounds() -> None:
             np.testing.assert_array_equal(piece, x[low:high])
 
 
-def test_there_is_no_bound_of_what_is_not_a_number() -> None:
+def test_scores_with_nan_have_no_bound() -> None:
     nan, one = np.asarray([[math.nan]]), np.ones((1, 1))
     assert math.isinf(largest_score(nan, one))
     assert math.isinf(largest_score(one, nan))

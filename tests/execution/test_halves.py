@@ -323,7 +323,7 @@ def test_inner_products_of_tiny_rows(size: float, form: str) -> None:
     assert distance(found, wanted) <= 2 * torch.finfo(torch.bfloat16).eps
 
 
-def test_what_is_no_number_is_seen() -> None:
+def test_nan_is_seen_by_16_bit_products() -> None:
     x, labels = torch.rand((6, 4), generator=torch.Generator().manual_seed(0)).half() + 0.1, torch.arange(6) // 2
     assert pnce.supcon(x, labels, temperature=torch.tensor(torch.nan)).isnan()
     factors = torch.ones(6)

@@ -121,7 +121,7 @@ def test_functions_of_users_run_in_each_call(name: str, similarity: str) -> None
         np.testing.assert_array_equal(gradient, wanted[1])
 
 
-def test_only_what_is_of_this_package_is_fixed() -> None:
+def test_replay_fixes_only_functions_of_this_package() -> None:
     for given in (
         rows,
         wrapped,

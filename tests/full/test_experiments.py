@@ -136,7 +136,7 @@ def test_a_page_is_what_its_script_writes(name: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("k", ["5", "50"])
-def test_what_holds_of_the_losses_from_the_first_steps(k: str) -> None:
+def test_the_losses_of_the_toy_language_are_related(k: str) -> None:
     table = toy_language(k)
     assert table["sampled_softmax"] == pytest.approx(table["ranking_nce"], abs=1e-3)
     assert table["ranking_nce"][0] < math.log(300)

@@ -1040,7 +1040,7 @@ def test_every_public_name_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_one_argument(name: str) -> None:
+def test_every_value_of_one_argument(name: str) -> None:
     """Every value for every parameter, and an unknown one, in valid calls; later calls try a third of the values."""
     for place, situation in enumerate(situations_of(name)):
         call = call_of(name, situation, World())
@@ -1080,7 +1080,7 @@ def check_entry(call: Call, parameter: str, kind: Number, options: Mapping[str, 
 
 
 @pytest.mark.parametrize("bad", [1.0, "text", [], [[1.0]], {}, None, np.asarray([1]), np.asarray(["a"]), DUCK])
-def test_what_is_differentiated(bad: Any) -> None:
+def test_errors_of_value_and_grad_name_the_functions_arguments(bad: Any) -> None:
     """Errors of a differentiated function name its own arguments and the function."""
     with pytest.raises(TypeError, match=r"value_and_grad: expected|no backend is registered"):
         pnce.grad(lambda x: x.sum())(bad)
@@ -1104,7 +1104,7 @@ def strange(numbers: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("library", sorted(TYPES))
-def test_two_arguments(library: str) -> None:
+def test_random_values_of_two_arguments(library: str) -> None:
     """Random values for each pair of parameters of each function, with others omitted, at random sizes."""
     numbers = np.random.default_rng(1)
     for name in sorted(FUNCTIONS, key=lambda name: name == "register_backend"):  # changes the registry for others

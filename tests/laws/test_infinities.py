@@ -89,7 +89,7 @@ def test_a_positive_of_minus_infinity_makes_a_bound_minus_infinity(name: str) ->
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
-def test_where_infinities_meet_a_bound_is_what_its_docstring_says(
+def test_bounds_of_infinite_scores_are_what_their_docstrings_say(
     name: str, places: set[tuple[int, int]], expected: float
 ) -> None:
     assert float(BOUNDS[name](without(places))) == pytest.approx(expected, nan_ok=True)

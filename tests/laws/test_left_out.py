@@ -168,7 +168,7 @@ def test_a_weight_of_0_has_the_gradient_of_its_row() -> None:
     np.testing.assert_allclose(found, rows, rtol=1e-12)
 
 
-def test_where_a_row_of_weight_0_counts_its_nan_is_seen() -> None:
+def test_nan_is_seen_where_a_row_of_weight_0_counts() -> None:
     """The weights of DCLW depend on all positives; in a symmetric loss, the row is a negative of others."""
     scores = RNG.normal(size=(4, 4))
     weights = np.asarray([1.0, 0.0, 2.0, 1.0])

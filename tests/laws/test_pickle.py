@@ -162,7 +162,7 @@ def _again(thing: Any) -> Any:
     return pickle.loads(pickle.dumps(thing))  # noqa: S301  (own data)
 
 
-def test_every_part_has_its_line() -> None:
+def test_parts_of_the_package_are_listed() -> None:
     """New parts of the package must be listed here."""
     names = {name.partition(" ")[0] for of in PARTS.values() for name in of}
     assert {*pairings.__all__} - {"Tile"} <= names
@@ -232,7 +232,7 @@ def uses_of(given: dict[str, dict[str, Any]]) -> list[Any]:
     return [USES[kind](part) for kind, of in given.items() for part in of.values()]
 
 
-def test_in_a_spawned_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_work_in_a_spawned_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts sent to a new process give the same results."""
     # The process imports this file like pytest; the installed package precedes the source tree.
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[2])])

@@ -39,7 +39,7 @@ def forget() -> None:
 
 @pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_each_call_is_a_first(variant: Variant, case: Case) -> None:
+def test_repeated_calls_equal_first_calls(variant: Variant, case: Case) -> None:
     """Calls are planned, recorded, and replayed; values, and so recorded branches, differ."""
     arrays = arrays_of(variant, case, "float64")
     others = {key: x * 1.25 if key in case.arguments else x for key, x in arrays.items()}

@@ -136,7 +136,7 @@ def test_the_standard_error_is_that_of_matrices_without_the_pairs(name: str) -> 
     assert of_two == pytest.approx(jackknife(name, SCORES, [2, 3]), rel=1e-9)
 
 
-def test_one_pair_at_a_time_is_the_jackknife_of_the_textbook() -> None:
+def test_standard_error_is_the_jackknife_of_the_textbook() -> None:
     left_out = [float(bounds.nwj(np.delete(np.delete(SCORES, k, 0), k, 1))) for k in range(5)]
     wanted = np.sqrt(4 * np.var(left_out))
     assert float(bounds.standard_error(bounds.nwj, SCORES)) == pytest.approx(wanted, rel=1e-12)
@@ -189,6 +189,6 @@ def test_the_standard_error_of_constant_scores_has_a_gradient() -> None:
         (bounds.dual_critic, SCORES, r"bound: expected a function .* got shape \(5,\)"),
     ],
 )
-def test_what_has_no_standard_error(bound: Any, scores: Any, words: str) -> None:
+def test_standard_error_refuses_bounds_without_one(bound: Any, scores: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         bounds.standard_error(bound, scores)

@@ -53,7 +53,7 @@ def test_the_state_is_the_logarithm_of_the_average(variant: Variant, block_size:
         assert state[k] == pytest.approx(float(wanted), rel=tolerance(variant), abs=tolerance(variant))
 
 
-def test_without_a_memory_it_is_flat_nce(variant: Variant) -> None:
+def test_sogclr_without_a_memory_is_flat_nce(variant: Variant) -> None:
     x, y, before = arrays_of(variant, [3.0] * N)
     plain = pnce.contrast(x, y, objective="flat_nce", temperature=0.5)
     loss, _ = pnce.sogclr(x, y, before, gamma=1.0, temperature=0.5)
@@ -61,7 +61,7 @@ def test_without_a_memory_it_is_flat_nce(variant: Variant) -> None:
     assert variant.to_list(loss) == pytest.approx(wanted, rel=tolerance(variant))
 
 
-def test_of_a_sample_that_was_not_met_the_gradient_is_that_of_its_batch(variant: Variant) -> None:
+def test_gradient_of_a_new_sample_is_the_gradient_of_its_batch(variant: Variant) -> None:
     """For every γ: the gradient of a logarithm."""
     x, y, before = arrays_of(variant, [-math.inf] * N)
 
@@ -135,7 +135,7 @@ def test_the_mean_is_over_the_rows_that_count(variant: Variant, similarity: str,
     assert state[1:3] == before[1:3]
 
 
-def test_one_row(variant: Variant) -> None:
+def test_sogclr_of_one_row(variant: Variant) -> None:
     dtype = variant.dtypes[0]
     x, before = variant.floats(QUERY[:1], dtype), variant.floats([0.5], dtype)
     loss, state = pnce.sogclr(x, x, before)

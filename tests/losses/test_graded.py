@@ -152,7 +152,9 @@ def test_the_length_of_embeddings_is_of_no_account(variant: Variant, name: str) 
 @EACH_DTYPE
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("what", ["one pair", "one grade", "NaN", "mask", "weights"])
-def test_nothing_to_compare(variant: Variant, name: str, what: str, dtype: str | None) -> None:
+def test_graded_pairs_without_comparisons_have_loss_0(
+    variant: Variant, name: str, what: str, dtype: str | None
+) -> None:
     rows = 1 if what == "one pair" else 5
     options = {
         "mask": {"mask": variant.array([False] * 5)},

@@ -211,7 +211,7 @@ def test_targets_out_of_range() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def test_one_class_and_no_rows_that_count() -> None:
+def test_linear_softmax_of_one_class_or_no_counted_rows() -> None:
     one = linear_softmax(X, WEIGHT[:1], np.zeros(N, dtype=np.int64), z_loss=0.5)
     np.testing.assert_allclose(one, 0.5 * np.mean((X @ WEIGHT[0]) ** 2))
     for options in OPTIONS:
@@ -246,7 +246,7 @@ MANY = {"rows": 1500, "classes": 20000, "width": 16}
 
 
 @pytest.mark.parametrize("options", [{}, {"smoothing": 0.1}, {"z_loss": 0.1}, {"softcap": 2.0}])
-def test_one_pass_without_the_logits(options: dict[str, Any]) -> None:
+def test_linear_softmax_takes_one_pass_without_the_logits(options: dict[str, Any]) -> None:
     rows, classes, width = MANY.values()
     x, weight = (RNG.normal(size=(n, width)).astype(np.float32) for n in (rows, classes))
     bias, targets = RNG.normal(size=classes).astype(np.float32), RNG.integers(classes, size=rows)

@@ -76,7 +76,7 @@ def test_local_nce_in_the_population() -> None:
     np.testing.assert_allclose(pnce.grad(population)(s), k * q / (np.exp(s) + k * q) * (np.exp(s) - p))
 
 
-def test_from_scores_to_embeddings() -> None:
+def test_derivatives_of_scores_give_derivatives_of_embeddings() -> None:
     x, y = np.random.default_rng(1).normal(size=(2, 5, 3))
     c = pnce.grad(pnce.from_scores.info_nce)(x @ y.T / 0.5)
 

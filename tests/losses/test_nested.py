@@ -69,7 +69,7 @@ def test_rows_stay_rows(variant: Variant) -> None:
     assert oracles.error(variant.to_list(mean), sum(listed, start=mpf(0)) / N) <= 8 * variant.eps()
 
 
-def test_what_is_cut_and_what_is_not(variant: Variant) -> None:
+def test_matryoshka_cuts_embeddings_only(variant: Variant) -> None:
     """Embeddings are cut, also in a queue; teachers, guides, labels, grades, masks and a queue's flags are not."""
     x, y, other, further = vectors(variant, 1, 2, 3, 4)
     a, b = x[:, :2], y[:, :2]
@@ -132,7 +132,7 @@ def test_the_first_embeddings_say_what_the_full_width_is(variant: Variant) -> No
 
 
 @SIXTEEN_BITS
-def test_what_is_no_embedding_does_not_decide_the_dtype(variant: Variant, dtype: str) -> None:
+def test_teachers_do_not_decide_the_dtype(variant: Variant, dtype: str) -> None:
     """The dtypes of a teacher and of arrays of another width have no effect."""
     x, y = vectors(variant, 1, 2, dtype=dtype)
     teachers = vectors(variant, 3, 4, dtype="float32")
@@ -153,7 +153,7 @@ def test_sixteen_bits_are_rounded_once(variant: Variant, dtype: str) -> None:
         assert oracles.error(variant.to_list(found), oracles.exact(variant.to_list(wanted))) <= variant.eps(dtype)
 
 
-def test_what_does_not_fit_is_refused(variant: Variant) -> None:
+def test_matryoshka_refuses_widths_and_losses_that_do_not_fit(variant: Variant) -> None:
     (x,) = vectors(variant, 1)
     with pytest.raises(ValueError, match=r"\Awidths: expected at most the 5 features of the embeddings, got 6"):
         pnce.matryoshka(pnce.info_nce, [6])(x, x)

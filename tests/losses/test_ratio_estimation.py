@@ -28,7 +28,7 @@ def assert_same(ours: list[Any], theirs: list[Any], rtol: float = 1e-12) -> None
         np.testing.assert_allclose(got, wanted, rtol=rtol, atol=1e-15)
 
 
-def test_one_sample_and_even_odds() -> None:
+def test_nre_of_one_sample_and_even_odds() -> None:
     one = NOISE[:, :1]
     assert_same(outcome(density.nre_c, DATA, one), outcome(density.nre_a, DATA, one))
     assert_same(outcome(density.nre_a, DATA, one), [0.5 * x for x in outcome(density.negative_sampling, DATA, one)])

@@ -75,7 +75,7 @@ def test_gradients_are_those_of_an_encoder_in_chunks(chunk_size: int, *, jit: bo
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_each_chunk_has_its_own_random_numbers(*, raw: bool) -> None:
+def test_chunks_have_their_own_random_numbers(*, raw: bool) -> None:
     key = jax.random.PRNGKey(1) if raw else jax.random.key(1)
 
     def noise(part: Any, key: Any) -> Any:
@@ -88,7 +88,7 @@ def test_each_chunk_has_its_own_random_numbers(*, raw: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [64, 72])
-def test_nothing_of_an_encoder_is_held_but_one_chunk(count: int) -> None:
+def test_an_encoder_holds_one_chunk(count: int) -> None:
     """Memory by the compiler's analysis, with chunks of 8 and 16 rows of 64 and 72."""
     weights, (x, y) = parameters(8, hidden=4096), rows(count, width=8)
     activations = count * 4096 * 8
@@ -135,7 +135,7 @@ def test_transformations() -> None:
         assert_close(found, wanted)
 
 
-def test_one_device_of_a_mesh() -> None:
+def test_chunks_on_one_device_of_a_mesh() -> None:
     weights, (x, y) = parameters(), rows(7)
     mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1], axis_types=(jax.sharding.AxisType.Auto,))
     ranks = pnce.across("data")
@@ -179,7 +179,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_does_not_fit_is_refused(message: str) -> None:
+def test_encode_in_chunks_refuses_arguments_that_do_not_fit(message: str) -> None:
     with pytest.raises(ValueError, match=rf"^{message}"):
         REFUSED[message]()
 

@@ -186,7 +186,7 @@ REFUSED: dict[type[Exception], dict[str, Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize(("kind", "message"), [(kind, message) for kind, of in REFUSED.items() for message in of])
-def test_what_does_not_fit_is_refused(kind: type[Exception], message: str) -> None:
+def test_modules_refuse_arguments_that_do_not_fit(kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=rf"^{message}"):
         REFUSED[kind][message]()
 
@@ -797,7 +797,7 @@ def test_a_shared_encoder_and_inputs_that_need_a_gradient() -> None:
     )
 
 
-def test_what_comes_after_the_embeddings_scales_their_gradients() -> None:
+def test_gradients_of_chunks_follow_later_operations() -> None:
     """A sum of losses, GradScaler, and torch.autograd.grad."""
     x, y = draw(2, rows=9)
     tower = Tower().eval()
@@ -863,7 +863,7 @@ def test_arguments_and_outputs_of_any_structure() -> None:
     assert torch.equal(queue.rows, x)
 
 
-def test_without_gradients_the_chunks_are_computed_once() -> None:
+def test_chunks_are_computed_once_without_gradients() -> None:
     tower = Tower().eval()
     with torch.no_grad():
         found = encode_in_chunks(tower, A, chunk_size=4)
@@ -873,7 +873,7 @@ def test_without_gradients_the_chunks_are_computed_once() -> None:
     assert encode_in_chunks(tower, A[:0], chunk_size=4).shape == (0, WIDTH)
 
 
-def test_nothing_of_an_encoder_is_held() -> None:
+def test_an_encoder_holds_no_activations() -> None:
     """Number of entries that autograd holds after the forward pass."""
     tower, (x,) = Tower(), draw(1, rows=64)
 
@@ -888,7 +888,7 @@ def test_nothing_of_an_encoder_is_held() -> None:
     assert held(encode_in_chunks) == 0
 
 
-def test_each_chunk_is_computed_again_when_its_gradient_comes() -> None:
+def test_chunks_are_computed_again_for_their_gradients() -> None:
     """Only after the previous chunk is done, so that one is held at a time."""
     events: list[str] = []
     tower = Tower()

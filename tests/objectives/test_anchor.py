@@ -73,7 +73,7 @@ def test_rows_without_negatives_and_without_positives(block_size: int | None) ->
 
 @pytest.mark.parametrize("n_columns", [3, 5])
 @pytest.mark.parametrize("ratios", [(0.25, 1.75), (0.1, 9.1)])
-def test_what_it_learns_is_almost_normalised(ratios: tuple[float, float], n_columns: int) -> None:
+def test_the_anchor_learns_almost_normalised_ratios(ratios: tuple[float, float], n_columns: int) -> None:
     """The expected loss of two values has its minimum between the log ratios and 1 / N above."""
     noise = np.asarray([ratios[1] - 1.0, 1.0 - ratios[0]]) / (ratios[1] - ratios[0])
     data = noise * ratios

@@ -333,7 +333,7 @@ def scores_of(similarity: Any, x: np.ndarray = X, y: np.ndarray = Y) -> np.ndarr
 
 
 @pytest.mark.parametrize("inner", [*NAMES, ABSOLUTE, distance], ids=[*NAMES, "own", "callable"])
-def test_what_similarities_around_others_mean(inner: Any) -> None:
+def test_similarities_around_others(inner: Any) -> None:
     unit_x, unit_y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (X, Y))
     plain, around, shifted = scores_of(inner), normalized(inner), shifted_columns(inner, FACTORS)
     np.testing.assert_allclose(scores_of(around), scores_of(inner, unit_x, unit_y), rtol=1e-13, atol=1e-14)
@@ -516,7 +516,7 @@ WRONG_TYPES: Refused = [
 
 
 @pytest.mark.parametrize(("message", "call"), WRONG_VALUES + WRONG_TYPES)
-def test_what_is_refused(message: str, call: Callable[[], Any]) -> None:
+def test_own_parts_that_do_not_fit_are_refused(message: str, call: Callable[[], Any]) -> None:
     with pytest.raises(TypeError if (message, call) in WRONG_TYPES else ValueError, match=rf"\A{message}"):
         call()
 

@@ -66,7 +66,7 @@ def test_the_page_names_the_worst_cell(tmp_path: Path) -> None:
     assert "The worst cell is 90.0 ulp" in page
 
 
-def test_the_data_survive_the_file(tmp_path: Path) -> None:
+def test_columns_survive_the_file(tmp_path: Path) -> None:
     columns = agreement.measured(report(tmp_path, CELL, CELL | {"dtype": "float64", "regime": "saturated"}))
     agreement.write(tmp_path / "data.json", columns)
     assert agreement.read(tmp_path / "data.json") == columns
@@ -82,7 +82,7 @@ def test_a_run_of_few_losses_replaces_their_cells(tmp_path: Path) -> None:
     assert agreement.beyond(columns, bounds) == []
 
 
-def test_what_is_recorded_is_complete_and_within_its_bounds() -> None:
+def test_recorded_errors_are_complete_and_within_their_bounds() -> None:
     columns = agreement.read(agreement.DATA)
     bounds = json.loads(agreement.BOUNDS.read_text(encoding="utf-8"))
     assert agreement.beyond(columns, bounds) == []
@@ -91,7 +91,7 @@ def test_what_is_recorded_is_complete_and_within_its_bounds() -> None:
         assert {key[0] for key in column.cells} == {case.loss for case in CASES}
 
 
-def test_the_page_is_that_of_the_data() -> None:
+def test_the_agreement_page_is_written_from_the_data() -> None:
     columns = agreement.read(agreement.DATA)
     assert agreement.markdown(columns) == (agreement.DATA.parent / "agreement.md").read_text(encoding="utf-8")
     assert agreement.page(columns) == (agreement.DATA.parent / "agreement.html").read_text(encoding="utf-8")

@@ -239,7 +239,7 @@ def test_adapters_reach_each_other_by_relative_imports_and_the_core_by_absolute_
     assert offenders(ADAPTERS, faults) == {}
 
 
-def test_there_is_one_door_to_array_api_compat() -> None:
+def test_array_api_compat_is_imported_in_one_place() -> None:
     def doors(path: Path) -> list[Import]:
         return [found for found in imports(path) if top(found.name) == "array_api_compat"]
 
@@ -355,7 +355,7 @@ THREADS = ("portable_nce/estimation/host.py", "ctypes")
 """The file that sets the number of threads of OpenBLAS, which NumPy has loaded but offers no function for."""
 
 
-def test_nothing_that_is_installed_runs_text_or_unpickles_or_opens_connections() -> None:
+def test_the_package_runs_no_text_unpickles_nothing_and_opens_no_connection() -> None:
     def unsafe(path: Path) -> list[Any]:
         called = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
         return [

@@ -5,5 +5,5 @@ from __future__ import annotations
 import catalogue
 
 
-def test_the_page_is_made_of_the_code() -> None:
+def test_the_catalogue_page_is_written_from_the_code() -> None:
     assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page()

@@ -71,7 +71,7 @@ def test_a_short_run_has_every_form_of_call_where_nothing_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["torch-blind", "torch-halves"])
-def test_nothing_can_be_read_on_a_blind_variant(name: str) -> None:
+def test_a_blind_variant_reads_no_entry(name: str) -> None:
     variant = started(name)
     x = variant.floats([[1.0, 2.0]])
     assert is_at_hand(x)
@@ -112,7 +112,7 @@ def test_a_covering_array_holds_every_value() -> None:
     assert list(covering([{}], "a test without parameters")) == [0]
 
 
-def test_one_dtype() -> None:
+def test_the_suite_runs_on_one_dtype() -> None:
     tests = [line for line in collected("--dtype=float32") if "::" in line]
     assert not [line for line in tests if "float64" in line or "float16" in line]
 
@@ -129,7 +129,7 @@ def test_no_test_is_left_out_everywhere() -> None:
     }
     assert len(written) > 100
     # NumPy has one device and no 16-bit products.
-    assert written - run == {"test_two_devices", "test_products_of_sixteen_bits"}
+    assert written - run == {"test_arrays_on_two_devices_are_refused", "test_products_of_sixteen_bits"}
 
 
 def test_the_tests_of_a_case_stand_side_by_side() -> None:
@@ -150,6 +150,8 @@ def test_tests_of_mixed_libraries_need_no_second_library(tmp_path: Path) -> None
     for name in ("mparray", "torch", "jax"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not installed')\n", encoding="utf-8")
     lines = run(
-        "-k", "test_wrong_arguments or test_what_does_not_fit or (test_wrong_arrays and moco)", path=str(tmp_path)
+        "-k",
+        "test_wrong_arguments or test_arguments_that_do_not_fit or (test_wrong_arrays and moco)",
+        path=str(tmp_path),
     )
     assert " passed" in lines[-1]

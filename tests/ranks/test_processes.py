@@ -62,7 +62,7 @@ def test_ranks_are_as_exact_as_one_process(reports: Any, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["cases", "options", "ddp", "compile", "queue", "top k", "modules", "chunks"])
-def test_two_processes(reports: Any, name: str) -> None:
+def test_numbers_of_two_processes(reports: Any, name: str) -> None:
     check_numbers(reports(2, "quick"), name)
 
 
@@ -107,6 +107,6 @@ def test_a_rank_that_dies_is_the_error_of_the_group(tmp_path: Path) -> None:
     assert told["type"] == "RuntimeError"
 
 
-def test_every_fault_is_looked_at(reports: Any) -> None:
+def test_faults_of_ranks_are_all_checked(reports: Any) -> None:
     assert {*reports(2, "quick")[0]["faults"]} == {*FAULTS, *REFUSED}
     assert set(checks.TOPICS["full"]) == {*NUMBERS, "bfloat16", "faults"}

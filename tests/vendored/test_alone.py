@@ -28,7 +28,7 @@ def test_the_namespaces_come_from_the_neighbour() -> None:
     assert not [name for name in sys.modules if name.partition(".")[0] == "portable_nce"]
 
 
-def test_every_module_comes_along() -> None:
+def test_a_vendored_copy_has_every_module() -> None:
     assert [name for name in pnce.__all__ if not hasattr(pnce, name)] == []
     for name in ("bounds", "density", "diagnostics", "from_scores", "objectives", "pairings", "similarities"):
         assert import_module(f"{VENDOR}.portable_nce.{name}").__name__ == f"{VENDOR}.portable_nce.{name}"
@@ -36,7 +36,7 @@ def test_every_module_comes_along() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch.compile itself
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
-def test_it_differentiates_and_compiles() -> None:
+def test_a_vendored_copy_differentiates_and_compiles() -> None:
     value, gradient = pnce.value_and_grad(pnce.info_nce)(X, 2.0 * X, temperature=0.5)
     x = torch.tensor(X, requires_grad=True)
     loss = torch.compile(lambda x: pnce.info_nce(x, 2.0 * x.detach(), temperature=0.5), fullgraph=True, backend="eager")

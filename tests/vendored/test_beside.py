@@ -25,7 +25,7 @@ def door(package: Any) -> Any:
     return import_module(f"{package.__name__}._core.namespace")
 
 
-def test_each_goes_through_its_own_door() -> None:
+def test_vendored_copies_use_their_own_array_api_compat() -> None:
     assert door(with_compat).library_namespace(X).__name__ == "dummy._vendor.array_api_compat.numpy"
     assert door(without_compat).library_namespace(X).__name__ in {"numpy", "array_api_compat.numpy"}
     assert len({id(package.info_nce) for package in PACKAGES.values()}) == len(PACKAGES)
@@ -44,7 +44,7 @@ def test_the_same_numbers(inner: Any) -> None:
 
 @ours
 @theirs
-def test_one_differentiates_the_losses_of_another(inner: Any, outer: Any) -> None:
+def test_a_vendored_copy_differentiates_the_losses_of_another(inner: Any, outer: Any) -> None:
     def loss(x: Any, y: Any) -> Any:
         return inner.info_nce(x, y, temperature=0.5)
 
@@ -72,7 +72,7 @@ def test_constants_may_stay_outside(inner: Any, outer: Any) -> None:
 
 @ours
 @theirs
-def test_one_differentiates_the_gradient_of_another(inner: Any, outer: Any) -> None:
+def test_a_vendored_copy_differentiates_the_gradient_of_another(inner: Any, outer: Any) -> None:
     def slope(x: Any) -> Any:
         gradient = inner.grad(lambda x: inner.info_nce(x, Y, temperature=0.5))(x)
         return (gradient * gradient).sum()

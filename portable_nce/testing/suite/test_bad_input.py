@@ -380,7 +380,7 @@ def others(v: Variant) -> Rows:
 
 
 @pytest.mark.parametrize("calls", [queues, pushes, clusterings, others])
-def test_what_does_not_fit(variant: Variant, calls: Callable[[Variant], Rows]) -> None:
+def test_arguments_that_do_not_fit_are_refused(variant: Variant, calls: Callable[[Variant], Rows]) -> None:
     for what, name, error, call in calls(variant):
         assert_refused(what, name, error, call)
 
@@ -396,7 +396,7 @@ def test_mixed_precision(variant: Variant, dtype: str) -> None:
 
 
 @pytest.mark.two_devices
-def test_two_devices(variant: Variant) -> None:
+def test_arrays_on_two_devices_are_refused(variant: Variant) -> None:
     """Arrays on two devices raise an error; none is moved."""
     key = variant.array([[1.0] * D] * N, device=variant.other_device)
     weights = variant.array([1.0] * N, device=variant.other_device)

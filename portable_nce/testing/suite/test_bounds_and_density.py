@@ -620,7 +620,7 @@ def test_uniformity_far_below_underflow(variant: Variant) -> None:
     assert all(mp.isfinite(s) for s in flatten(slope))
 
 
-def test_top_k(variant: Variant) -> None:
+def test_top_k_accuracy_counts_ties_and_nan_as_misses(variant: Variant) -> None:
     """A positive among the k highest counts; ties and NaN count against it."""
 
     def accuracy(nested: Nested, **options: Any) -> Any:
@@ -804,14 +804,14 @@ def test_wrong_arguments(variant: Variant, error: str) -> None:
 
 
 @pytest.mark.two_devices
-def test_two_devices(variant: Variant) -> None:
+def test_arrays_on_two_devices_are_refused(variant: Variant) -> None:
     """Arrays on two devices raise an error; none is moved."""
     for function, name in (("flo", "u"), ("tuba", "log_baseline"), ("local_nce", "data_log_q")):
         said = refusal(variant, function, **{name: lambda v: v.array([0.5] * K, device=v.other_device)})
         assert re.match(f"ValueError: {name}: expected.*device.*got", said), (function, said)
 
 
-def test_two_dtypes(variant: Variant) -> None:
+def test_arrays_of_two_dtypes_are_refused_or_upcast(variant: Variant) -> None:
     """float32 and float64 raise an error; 16 bits with float32 are computed in float32."""
     own = variant.dtypes[0]
     for other in {*variant.dtypes, *variant.further_dtypes} & {"float32", "float16"} - {own}:

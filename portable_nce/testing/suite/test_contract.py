@@ -249,7 +249,7 @@ def test_gradient_of_a_gradient(variant: Variant) -> None:
     assert variant.to_list(pnce.grad(slope)(x, y)) == [8.0 * 64, 16.0 * 125, 24.0 * 216]
 
 
-def test_what_is_refused(variant: Variant) -> None:
+def test_wrong_calls_of_value_and_grad_are_refused(variant: Variant) -> None:
     """Errors for missing arguments, results that are not scalars, and arguments without a gradient."""
     x, y = two_arrays(variant)
     calls: list[tuple[type[Exception], str, Callable[..., Any], Any, tuple[Any, Any]]] = [

@@ -263,7 +263,7 @@ def test_the_execution_changes_nothing(variant: Variant, name: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "block_size"), CALLS)
-def test_one_sample(variant: Variant, name: str, block_size: int | None) -> None:
+def test_a_batch_of_one_sample(variant: Variant, name: str, block_size: int | None) -> None:
     """A batch of one is valid: losses that need a negative or a positive are 0, others are finite."""
     arrays, options = inputs_of(variant, name, samples=1), options_of(name, block_size)
     found = value_and_gradients(name, arrays, **options)
@@ -277,7 +277,7 @@ def test_one_sample(variant: Variant, name: str, block_size: int | None) -> None
 
 
 @pytest.mark.parametrize(("name", "block_size"), CALLS)
-def test_nothing_is_left(variant: Variant, name: str, block_size: int | None) -> None:
+def test_a_batch_without_counted_rows_has_loss_0(variant: Variant, name: str, block_size: int | None) -> None:
     """If everything is masked, or all weights are 0, loss and gradients are exactly 0."""
     arrays, options = inputs_of(variant, name), options_of(name, block_size)
     lost: list[dict[str, Any]] = [{"weights": variant.floats([0.0] * N)}]

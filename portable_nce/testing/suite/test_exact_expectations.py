@@ -512,7 +512,7 @@ negative_sampling = of_scores_alone(density.negative_sampling)
 
 
 @few_samples
-def test_what_a_loss_learns(variant: Variant, k: int) -> None:
+def test_a_loss_learns_its_optimum(variant: Variant, k: int) -> None:
     """The gradient is 0 at the optimal scores for every k, and if the level matters, at no other level.
 
     The optimum is the log-density; with ranking up to a constant; without the noise's density the log ratio.

@@ -50,7 +50,7 @@ def close(variant: Variant, got: Nested, wanted: Nested, *, eps: float = 16.0) -
     weights=positive,
     factor=st.sampled_from([0.125, 3.0, 1000.0]),
 )
-def test_what_changes_nothing(
+def test_losses_of_scores_are_invariant(
     variant: Variant,
     *,
     scores: Nested,
@@ -79,7 +79,7 @@ def test_what_changes_nothing(
 
 
 @given(scores=matrices, a=views, b=views)
-def test_what_losses_have_to_do_with_each_other(variant: Variant, scores: Nested, a: Nested, b: Nested) -> None:
+def test_losses_are_related(variant: Variant, scores: Nested, a: Nested, b: Nested) -> None:
     flat_nce, dcl = pnce.from_scores.flat_nce, pnce.from_scores.dcl
     info, flat = run(variant, pnce.from_scores.info_nce, scores), run(variant, flat_nce, scores)
     assert close(variant, flat, run(variant, dcl, scores), eps=2)

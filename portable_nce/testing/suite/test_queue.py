@@ -74,7 +74,7 @@ def test_pushing_no_rows_changes_nothing(variant: Variant, labelled: bool) -> No
 
 
 @given(size=st.integers(1, 5), batches=st.lists(st.integers(1, 7), min_size=1, max_size=4))
-def test_it_holds_the_last_that_were_pushed(variant: Variant, size: int, batches: list[int]) -> None:
+def test_a_queue_holds_the_last_rows_pushed(variant: Variant, size: int, batches: list[int]) -> None:
     """The order is that of a growing list, for any batch sizes; no row is lost or repeated."""
     queue = pnce.queue_init(variant.floats([[0.0] * D]), size)
     model: list[tuple[list[float], bool]] = [([0.0] * D, False)] * size
@@ -87,7 +87,7 @@ def test_it_holds_the_last_that_were_pushed(variant: Variant, size: int, batches
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 5, 9])
-def test_nothing_is_changed_in_place(variant: Variant, batch: int) -> None:
+def test_a_push_changes_no_queue_in_place(variant: Variant, batch: int) -> None:
     first = pnce.queue_push(pnce.queue_init(variant.floats(vectors(1, 0)), size=4), variant.floats(vectors(3, 1)))
     before = contents(variant, first)
     rows = variant.floats(vectors(batch, 2))
@@ -264,7 +264,7 @@ def test_no_slot_is_written(variant: Variant, name: str, block_size: int | None)
 
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("name", ["moco", "nnclr", "proto_nce", "nt_xent", "dclw", "supcon"])
-def test_what_a_queue_holds_has_no_gradient(variant: Variant, name: str, *, full: bool) -> None:
+def test_rows_of_a_queue_have_no_gradient(variant: Variant, name: str, *, full: bool) -> None:
     """Only the embeddings have a gradient."""
     valid, labels = variant.array([True] * 4 + [full]), variant.array([0, 1, 0, 2, 1]) if name == "supcon" else None
     arrays = [variant.floats(vectors(rows, seed)) for rows, seed in ((3, 1), (3, 2), (5, 3))]

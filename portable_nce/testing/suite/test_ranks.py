@@ -410,7 +410,7 @@ def test_an_argument_that_one_rank_refuses_is_told_to_the_others(variant: Varian
     assert own.startswith("logit_scale: expected")
 
 
-def test_without_a_convention_there_are_no_ranks(variant: Variant) -> None:
+def test_ranks_need_a_convention_for_gradients(variant: Variant) -> None:
     a = embeddings(variant)
 
     def on_a_rank(group: ThreadRank) -> None:
@@ -546,7 +546,7 @@ def differing(v: Variant, a: Any, k: int) -> dict[str, Callable[..., Any]]:
     }
 
 
-def test_what_differs_is_the_same_error_on_all_ranks(variant: Variant) -> None:
+def test_arguments_that_differ_are_the_same_error_on_all_ranks(variant: Variant) -> None:
     a = embeddings(variant)
     for words in differing(variant, a, 0):
 
@@ -566,7 +566,7 @@ def test_a_queue_that_is_full_on_one_rank_alone_is_told(variant: Variant) -> Non
 
 
 @pytest.mark.parametrize("loss", [pnce.hcl, pnce.dclw])
-def test_one_row_each_has_a_temperature_that_some_losses_refuse(variant: Variant, loss: Any) -> None:
+def test_temperatures_of_one_row_per_rank_are_refused(variant: Variant, loss: Any) -> None:
     a, temperature = embeddings(variant, 1), variant.floats([0.5])
     first, second = refusals(variant, lambda _, ranks: loss(a, a, temperature=temperature, across=ranks))
     assert first == second

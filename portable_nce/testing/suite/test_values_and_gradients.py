@@ -60,7 +60,7 @@ def test_case(variant: Variant, case_name: str, dtype: str, record_property: Cal
 @pytest.mark.parametrize(
     "case_name", [name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
 )
-def test_one_argument_alone(variant: Variant, case_name: str) -> None:
+def test_gradient_of_one_argument_alone(variant: Variant, case_name: str) -> None:
     """A gradient of one argument alone equals the one computed with all others."""
     case, dtype = case_named(case_name), variant.dtypes[0]
     arrays = case_arrays(variant, case, dtype)
