@@ -37,11 +37,11 @@ SHORT = {1, 2, FEATURES}
 """Lengths of axes that are no rows; `example` makes two tokens, steps of predictions or projected features."""
 
 
-class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Products(TorchDispatchMode):
     """Count the multiplications of matrix products with at most one short axis: not of projections and vectors."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.number = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -182,11 +182,11 @@ def most(case: Case) -> int:
     return next(bound for pattern, bound, _ in MOST if re.search(pattern, case.name))
 
 
-class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Products(TorchDispatchMode):
     """Counts the products of PyTorch by the dtype of their operands, or as TF32; results are float32 or wider."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
