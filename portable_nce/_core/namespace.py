@@ -111,8 +111,12 @@ def is_number(x: Any) -> bool:
 
 
 def device_of(array: Array) -> Any:
-    """Device of `array`, or None if it has none (a tracer, a sharded array)."""
-    return getattr(array, "device", None)
+    """Device of `array`; None if it has none (a tracer, a sharded array) or may be moved (JAX's uncommitted arrays).
+
+    An array that JAX makes on a named device is tied to it, and so is all that is computed from it.
+    """
+    device = getattr(array, "device", None)
+    return device if device is None or getattr(array, "committed", True) else None
 
 
 def device_key(array: Array) -> Any:
@@ -123,7 +127,7 @@ def device_key(array: Array) -> Any:
 
 def on_accelerator(x: Array) -> bool:
     """Whether an array is not on the CPU."""
-    device = device_of(x)
+    device = getattr(x, "device", None)
     return device is not None and device != "cpu" and "cpu" not in str(device).lower()
 
 
