@@ -501,9 +501,8 @@ def vendor(session_environment: Environment) -> Mapping[str, str]:
     home = WORK / "vendored"
     shutil.rmtree(home, ignore_errors=True)
     for package in (home / "dummy" / "_vendor", home / "plain"):
-        shutil.copytree(ROOT / NAME, package / NAME, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(ROOT / "backends", package / NAME / "backends", ignore=shutil.ignore_patterns("__pycache__"))
-        (package / "__init__.py").touch()
+        options = "--suite", "--no-dependency"  # the environment need not have array-api-compat
+        session_environment.run("python", "adoption/vendor.py", str(package), *options, silent=True)
     (home / "dummy" / "__init__.py").touch()
     target = home / "dummy" / "_vendor"
     session_environment.install("--no-deps", "--target", str(target), *PYPROJECT["project"]["dependencies"])
@@ -569,7 +568,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def launches(session: nox.Session) -> None:
-    """Count what losses cost on a GPU, without one; ``-- --record`` writes docs/speed.md and the test's limits."""
+    """Count what losses cost on a GPU, without one; ``-- --record`` writes the table and the test's limits."""
     environment(session, "bench").run("python", "benchmarks/launches.py", *session.posargs)
 
 

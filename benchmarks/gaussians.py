@@ -397,13 +397,21 @@ DOCUMENT = """\
 
 ![Estimates over time, one panel an estimator](gaussians.png)
 
-## What was measured
+`python benchmarks/gaussians.py` writes this page, its picture, and [setting and table](../benchmarks/gaussians.md). The
+setting is section 3 of [Poole et al. (2019)](https://arxiv.org/abs/1905.06922), shortened.
 
-`python benchmarks/gaussians.py` writes this page and its picture. The setting is section 3 of
-[Poole et al. (2019)](https://arxiv.org/abs/1905.06922), shortened.
+Limits: Gaussian data, separable critics, no training to convergence. Results of `nwj`, `tuba`, `mine`,
+`flo` and `js_mi` depend on when collapses occur, which a rounding error can change.
 
-<details>
-<summary>Data, training, estimators</summary>
+{versions}
+"""
+
+DETAILS = """\
+# Measurements of estimators on Gaussians
+
+<!-- Written by benchmarks/gaussians.py. -->
+
+## Setting
 
 | | |
 |---|---|
@@ -419,23 +427,13 @@ DOCUMENT = """\
 | cosine critic | f and h of unit length, temperature {temperature}; scores within ±{largest:g} |
 | best critic, known density | the true densities; nothing is learned |
 
-</details>
-
 ## Bias: mean estimate minus truth, nats (± deviation over seeds)
 
 Squared errors are at 10 nats, in nats². "Bound" holds in expectation over batches, for any critic.
 
-<details>
-<summary>Show the table</summary>
-
 {table}
 
-</details>
-
 ## Other results
-
-<details>
-<summary>Show them</summary>
 
 - `nwj`, `tuba` and `flo` are not limited by log {batch}, but collapse and recover repeatedly.
 - `js_mi` is sometimes far too low: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean.
@@ -443,18 +441,11 @@ Squared errors are at 10 nats, in nats². "Bound" holds in expectation over batc
   scores increase `-mean(u)` without limit, to a median of {flat_median}.
 - `nwj` with the best critic is unbiased, but its median at 10 nats is {nwj_best_median:+.2f} from the truth: its mean
   depends on rare batches.
-
-Limits: Gaussian data, separable critics, no training to convergence. Results of `nwj`, `tuba`, `mine`,
-`flo` and `js_mi` depend on when collapses occur, which a rounding error can change.
-
-</details>
-
-{versions}
 """
 
 
-def document(found: dict[str, Numbers]) -> str:
-    """Write the page."""
+def document(found: dict[str, Numbers], template: str = DOCUMENT) -> str:
+    """Write a page."""
 
     def at_end(name: str, what: Callable[[Numbers], Numbers] = bias) -> float:
         return float(what(found[name])[:, -1].mean())
@@ -476,7 +467,7 @@ def document(found: dict[str, Numbers]) -> str:
     def at_levels(name: str) -> str:
         return ", ".join(written(value, signed=True) for value in bias(found[name]).mean(axis=0).tolist())
 
-    return DOCUMENT.format(
+    return template.format(
         **signed,
         dimension=DIMENSION,
         steps=STEPS,
@@ -526,6 +517,7 @@ def main() -> None:
     print(table(found))
     draw(found, DOCS / "gaussians.png")
     (DOCS / "gaussians.md").write_text(document(found), encoding="utf-8")
+    Path(__file__).with_suffix(".md").write_text(document(found, DETAILS), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ operations that PyTorch would launch in one call with gradients. An operation on
 bytes. They are given per score in two ways: `touched` counts each array of an operation once; `moved` counts what is
 read and what is written, so that an operation in place counts its array twice.
 
-`python benchmarks/launches.py` prints the table; `--record` writes it into docs/speed.md, and the counts into
+`python benchmarks/launches.py` prints the table; `--record` writes it into benchmarks/launches.md, and the counts into
 tests/launches.json, which `tests/project/test_launches.py` takes as upper limits. `--list "clip, dot" --dtype bfloat16`
 lists the operations of one call; `--rows 128 --width 128` chooses a size. Needs torch.
 """
@@ -29,7 +29,7 @@ from portable_nce.backends import torch_namespace
 
 ROOT: Final = Path(__file__).parents[1]
 RECORD: Final = ROOT / "tests" / "launches.json"
-PAGE: Final = ROOT / "docs" / "speed.md"
+PAGE: Final = ROOT / "benchmarks" / "launches.md"
 BEGIN: Final = "<!-- launches:begin, written by benchmarks/launches.py -->\n"
 END: Final = "<!-- launches:end -->\n"
 

@@ -1,6 +1,6 @@
 """Numbers and picture of README.md and docs/index.md, from recorded measurements.
 
-`python benchmarks/readme.py` reads benchmarks/speed.md, docs/ranks.md, docs/training.md and docs/agreement.json. It
+`python benchmarks/readme.py` reads benchmarks/speed.md and training.md, docs/ranks.md and docs/agreement.json. It
 writes a table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png and docs/speed.png.
 `python benchmarks/speed.py` does this too, after it has measured.
 """
@@ -76,7 +76,7 @@ def numbers(root: Path) -> str:
     """Make the table."""
     speed, ranks, training, agreement = (
         (root / name).read_text(encoding="utf-8")
-        for name in ("benchmarks/speed.md", "docs/ranks.md", "docs/training.md", "docs/agreement.json")
+        for name in ("benchmarks/speed.md", "docs/ranks.md", "benchmarks/training.md", "docs/agreement.json")
     )
     info_nce, others = tables(speed, "InfoNCE"), tables(speed, "Other losses")
     (shared,) = tables(ranks, "Communication and memory")

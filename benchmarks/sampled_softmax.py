@@ -262,13 +262,23 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def document(record: dict[str, Any]) -> str:
-    """Write the end of the page: the table and the environment."""
+    """Write the end of the page: setting and environment."""
     return f"""
+{WORDS} words, {WIDTH} features, batches of {ROWS} contexts, {record["batches"]} batches, samples shared by a batch.
+Python {record["python"]}, PyTorch {record["torch"]}. [All numbers](../benchmarks/sampled_softmax.md).
+"""
+
+
+def details(record: dict[str, Any]) -> str:
+    """Write the table."""
+    return f"""\
+# Measurements of sampled losses
+
+<!-- Written by benchmarks/sampled_softmax.py. -->
+
 {table(record)}
 
-{WORDS} words, {WIDTH} features, batches of {ROWS} contexts, {record["batches"]} batches, samples shared by a batch.
-Exact gradient between batches: noise {record["noise of batches"]:.2f}. Median time on one core of a CPU:
-Python {record["python"]}, PyTorch {record["torch"]}.
+Exact gradient between batches: noise {record["noise of batches"]:.2f}. Median time on one core of a CPU.
 """
 
 
@@ -289,6 +299,7 @@ def main() -> None:
         draw(record, PICTURE)
         prose = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
         PAGE.write_text(f"{prose}{MARK}{document(record)}", encoding="utf-8")
+        Path(__file__).with_suffix(".md").write_text(details(record), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -337,12 +337,20 @@ DOCUMENT = """\
 
 ![Distance from the truth, and log Z, over time](toy_language.png)
 
-## What was measured
+`python benchmarks/toy_language.py` writes this page, its picture, and
+[setting and table](../benchmarks/toy_language.md).
 
-`python benchmarks/toy_language.py` writes this page and its picture.
+Limits: the model can be exact, the noise is near the data, the vocabulary is small, one learning rate.
 
-<details>
-<summary>Language, model, training</summary>
+{versions}
+"""
+
+DETAILS = """\
+# Measurements of NCE on a toy language
+
+<!-- Written by benchmarks/toy_language.py. -->
+
+## Setting
 
 | | |
 |---|---|
@@ -357,27 +365,16 @@ DOCUMENT = """\
 | recovered | `density.recover_log_prob` of the same scores |
 | bands in the picture | seeds (left), contexts (right) |
 
-</details>
-
 ## Results
 
 Mean over the seeds (lowest to highest). Ranking losses and the softmax leave log Z arbitrary.
 
-<details>
-<summary>Show the table</summary>
-
 {table}
-
-</details>
-
-Limits: the model can be exact, the noise is near the data, the vocabulary is small, one learning rate.
-
-{versions}
 """
 
 
-def document(found: Found) -> str:
-    """Write the page."""
+def document(found: Found, template: str = DOCUMENT) -> str:
+    """Write a page."""
     language = make_language()
     weights, log_p, log_q = language.unigram, language.log_p, language.log_q
     ratio = torch.log_softmax(log_p - log_q, dim=1)
@@ -387,7 +384,7 @@ def document(found: Found) -> str:
         return float(getattr(found[name, samples], what)[:, -1].mean())
 
     twins = [np.abs(found["ranking_nce", k].divergence - found["sampled_softmax", k].divergence).max() for k in SAMPLES]
-    return DOCUMENT.format(
+    return template.format(
         words=WORDS,
         rank=RANK,
         length=LENGTH,
@@ -434,6 +431,7 @@ def main() -> None:
     if not options.quick:
         draw(found, checkpoints(steps), DOCS / "toy_language.png")
         (DOCS / "toy_language.md").write_text(document(found), encoding="utf-8")
+        Path(__file__).with_suffix(".md").write_text(document(found, DETAILS), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Code search trained with our loss and those of other libraries: quality, time and memory.
 
 `python benchmarks/training.py quality` trains, `cost` measures time and memory (on Linux), and both record their
-numbers in docs/training.json. `page` writes docs/training.md and docs/training.png from that record. Without any, all
-three run. `--quick` prints the tables of short runs and writes nothing. `code_search.py` has the data, the encoder and
-the losses. Needs torch, networkx and matplotlib. Losses of libraries that are not installed are left out.
+numbers in docs/training.json. `page` writes docs/training.md, docs/training.png and benchmarks/training.md from that
+record. Without any, all three run. `--quick` prints the tables of short runs and writes nothing. `code_search.py` has
+the data, the encoder and the losses. Needs torch, networkx and matplotlib. Losses of libraries that are not installed
+are left out.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def tables(record: Mapping[str, Any]) -> str:
     for name, found in record["percent"].items():
         first = spread(share for _, share in found)
         rows.append([name, quality_of(record, name), first, f"{apart(record, name):.2f}"])
-    parts = ["### Quality, %\n", table(["loss", "MRR", "right one first", "MRR, furthest from cross_entropy's"], rows)]
+    parts = ["## Quality, %\n", table(["loss", "MRR", "right one first", "MRR, furthest from cross_entropy's"], rows)]
     rows = []
     for name in seconds:
         time_of = (f"{1000 * median(seconds[name][n]):.0f} ({ratio(record, name, n):.2f})" for n in sizes)
@@ -197,7 +198,7 @@ def tables(record: Mapping[str, Any]) -> str:
         space_of = (f"{room[n]:.0f}" if n in room else "does not fit" * (int(n) > fits) for n in sizes)
         rows.append([name, *time_of, *space_of, most(record, name)])
     head = [f"{what}, {n} pairs" for what in ("ms (ratio)", "MiB") for n in sizes]
-    parts += ["\n### Cost of a step\n", table(["loss", *head, f"pairs in {record['limit']} MiB"], rows)]
+    parts += ["\n## Cost of a step\n", table(["loss", *head, f"pairs in {record['limit']} MiB"], rows)]
     return "\n".join(parts)
 
 
@@ -222,6 +223,19 @@ def most(record: Mapping[str, Any], name: str) -> str:
     """Write the largest batch that fits."""
     fits = record["memory"][name]["fits"]
     return f"{fits} or more" if fits == record["largest"] else str(fits)
+
+
+def details(record: Mapping[str, Any]) -> str:
+    """Write setting and tables."""
+    return DETAILS.format(
+        plan=Plan(),
+        task=TASK,
+        record=record,
+        rate=LEARNING_RATE,
+        seeds=len(record["percent"][EAGER]),
+        pairs=", ".join(f"{library} {count}" for library, count in record["pairs"].items()),
+        tables=tables(record),
+    )
 
 
 def document(record: Mapping[str, Any]) -> str:
@@ -257,16 +271,10 @@ def document(record: Mapping[str, Any]) -> str:
         most_whole=listed(whole, partial(most, record)),
     )
     return DOCUMENT.format(
-        plan=Plan(),
         results="\n".join(
             fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in results.splitlines()
         ),
-        task=TASK,
         record=record,
-        rate=LEARNING_RATE,
-        seeds=len(percent[EAGER]),
-        pairs=", ".join(f"{library} {count}" for library, count in record["pairs"].items()),
-        tables=tables(record),
         versions=", ".join(f"{name} {number}" for name, number in record["versions"].items()),
     )
 
@@ -284,14 +292,23 @@ DOCUMENT: Final = """\
 
 ![Time of a step, and the largest batch in a given memory](training.png)
 
-## What was measured
+`python benchmarks/training.py` writes this page, its picture, and [setting and tables](../benchmarks/training.md).
+Docstrings search for their functions in a library that is not in the training data, as in
+[CodeSearchNet](https://arxiv.org/abs/1909.09436). All losses have the same encoder, data and budget.
 
-`python benchmarks/training.py` writes this page and its picture. Docstrings search for their functions in a library
-that is not in the training data, as in [CodeSearchNet](https://arxiv.org/abs/1909.09436). All losses have the same
-encoder, data and budget.
+Limits: a short training of one small encoder on a CPU, one temperature, one learning rate. In larger encoders, time and
+memory of the loss matter less.
 
-<details>
-<summary>Data, encoder, losses, training, time, memory</summary>
+On {record[machine]}: {versions}.
+"""
+
+
+DETAILS: Final = """\
+# Measurements of trainings
+
+<!-- Written by benchmarks/training.py. -->
+
+## Setting
 
 | | |
 |---|---|
@@ -308,21 +325,7 @@ encoder, data and budget.
 | memory | peak above weights and optimiser, each loss in its process |
 | in chunks | of {task.CHUNK} pairs |
 
-</details>
-
-## Results
-
-<details>
-<summary>Show the tables</summary>
-
 {tables}
-
-</details>
-
-Limits: a short training of one small encoder on a CPU, one temperature, one learning rate. In larger encoders, time and
-memory of the loss matter less.
-
-On {record[machine]}: {versions}.
 """
 
 
@@ -371,6 +374,7 @@ def main() -> None:
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if options.part in {None, "page"}:
         (DOCS / "training.md").write_text(document(record), encoding="utf-8")
+        Path(__file__).with_suffix(".md").write_text(details(record), encoding="utf-8")
         draw(record, DOCS / "training.png")
 
 

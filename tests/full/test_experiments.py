@@ -129,10 +129,11 @@ def test_every_loss_has_finite_numbers() -> None:
 def test_a_page_is_what_its_script_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the numbers, which only a whole run gives."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    template = importlib.import_module(name).DOCUMENT.replace("{{", "{").replace("}}", "}")
-    parts = re.split(r"\{\w+(?::[^}]*)?\}", template)
-    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    assert re.fullmatch("(.*?)".join(map(re.escape, parts)), page, re.DOTALL)
+    script = importlib.import_module(name)
+    for folder, template in (("docs", script.DOCUMENT), ("benchmarks", script.DETAILS)):
+        parts = re.split(r"\{\w+(?::[^}]*)?\}", template.replace("{{", "{").replace("}}", "}"))
+        page = (ROOT / folder / f"{name}.md").read_text(encoding="utf-8")
+        assert re.fullmatch("(.*?)".join(map(re.escape, parts)), page, re.DOTALL)
 
 
 @pytest.mark.parametrize("k", ["5", "50"])
@@ -257,6 +258,7 @@ def test_the_page_and_the_picture_of_sampled_losses_come_from_the_record(
     record = json.loads((ROOT / "docs" / "sampled-softmax.json").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "sampled-softmax.md").read_text(encoding="utf-8")
     assert page.partition(experiment.MARK)[2] == experiment.document(record)
+    assert (ROOT / "benchmarks" / "sampled_softmax.md").read_text(encoding="utf-8") == experiment.details(record)
     experiment.draw(record, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 0
 
@@ -283,6 +285,7 @@ def test_the_page_and_the_picture_of_the_training_come_from_the_record(
     experiment: Any = importlib.import_module("training")
     record = json.loads((ROOT / "docs" / "training.json").read_text(encoding="utf-8"))
     assert (ROOT / "docs" / "training.md").read_text(encoding="utf-8") == experiment.document(record)
+    assert (ROOT / "benchmarks" / "training.md").read_text(encoding="utf-8") == experiment.details(record)
     experiment.draw(record, tmp_path / "training.png")
     assert (tmp_path / "training.png").stat().st_size > 0
 

@@ -83,7 +83,7 @@ def test_the_sdist_holds_what_it_takes_to_build_and_to_test(distribution: Distri
     documents = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", "noxfile.py", ".ci/run"}
     markers = {"portable_nce/py.typed", "backends/py.typed"}
     expected = documents | markers | sources("portable_nce") | sources("backends")
-    expected |= sources("tests") | sources("tools")
+    expected |= sources("adoption") | sources("tests") | sources("tools")
     assert expected - distribution.sdist == set()
 
 
