@@ -56,7 +56,7 @@ def stop_gradient(x: ArrayOf[ArrayT], /) -> ArrayT:
 
 
 def no_gradient(static: object, arrays: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> tuple[()]:
-    """The backward of a function of constants for `Adapter.custom_vjp`, which compiles it where there is a compiler."""
+    """Backward pass of a function of constants. `Adapter.custom_vjp` needs one to compile the function."""
     del static, arrays, outputs, cotangents
     return ()
 

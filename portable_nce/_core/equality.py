@@ -63,7 +63,7 @@ class Record(EqualByContents):
 def is_fixed(x: Any) -> bool:
     """Whether an object consists of numbers, strings, and functions and records of this package, without closures.
 
-    Others are not kept: user functions may depend on values that change, or hold large arrays.
+    Other objects are not kept: a user function may depend on values that change, or hold large arrays.
     """
     if type(x) in {bool, int, float, str, type(None)}:
         return True

@@ -57,7 +57,7 @@ Their products are then in the range of float32, and their lengths in that of th
 def half_rows(x: Array, length: Array, dtype: Any) -> tuple[Array, Array]:
     """Positive numbers (n, 1) and 16-bit rows, whose quotient is ``x / length`` (0 if the length is infinite).
 
-    The rows are those of `x`, which have 16 bits, unless these are extremely long or short.
+    If the 16-bit rows of `x` are neither extremely long nor extremely short, they are returned themselves.
     """
     xp, length = namespace_of(x, length), stop_gradient(length)
     most = _NORMAL["bfloat16" in str(dtype)]
@@ -66,7 +66,7 @@ def half_rows(x: Array, length: Array, dtype: Any) -> tuple[Array, Array]:
 
 
 def in_halves(x: Array, operand: Array, dtype: Any) -> tuple[Array, Array]:
-    """Divisors (n, 1) and 16-bit rows, whose quotient is the operand; its rows are proportional to those of `x`."""
+    """Divisors (n, 1) and 16-bit rows, whose quotient is the operand; its rows are multiples of the rows of `x`."""
     x, operand = stop_gradient(x), stop_gradient(operand)
     ((unit, length),) = unit_rows(x)
     xp, size = namespace_of(unit, operand), adapter_of(unit).row_dots(operand, unit)[:, None]

@@ -210,7 +210,7 @@ def _space_of(name: str, x: Any) -> Namespace:
 
 
 def _alike(arrays: list[Any]) -> bool:
-    """Whether the arrays have one known type, one device and, if recorded, one tape."""
+    """Whether all arrays have the same known type and device and, if recorded, the same tape."""
     if not arrays:
         return False
     first = arrays[0]

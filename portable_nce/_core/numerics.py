@@ -32,7 +32,7 @@ def continued(x: Array, count: int) -> Array:
 
 
 def nan_of(judge: Array, x: Array) -> Array:
-    """`x` with NaN in the rows where `judge` has NaN, which a choice of pairs by `judge` would hide."""
+    """Copy the NaN rows of `judge` into `x`: comparisons with NaN are False, so choosing pairs would hide them."""
     xp = namespace_of(x)
     judge = stop_gradient(judge)
     invalid = xp.any(namespace_of(judge).isnan(judge), axis=1, keepdims=True)

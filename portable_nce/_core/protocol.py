@@ -135,7 +135,7 @@ class Adapter(Differentiation, Protocol):
         ...
 
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
-        """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or that of a context such as autocast."""
+        """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or the dtype of a context such as autocast."""
         ...
 
     @kernel

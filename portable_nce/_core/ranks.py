@@ -30,7 +30,7 @@ from .types import GradientsOfRanks, Parameters, Result
 class Communicator(Protocol):
     """Interface of a group of processes, for arrays of one library.
 
-    Every rank calls the same methods in the same order. The leading axis of arrays is that of rows; `counts` has the
+    Every rank calls the same methods in the same order. The leading axis of arrays counts rows; `counts` has the
     number of rows of each rank.
 
     See Also
@@ -408,7 +408,7 @@ class Shards(NamedTuple):
         return _applied(_LinearMap("sum", self, self.columns), x)
 
     def kept_here(self, x: Array) -> Array:
-        """Array that only this rank has; its gradient is the full one, also if other gradients are averaged."""
+        """Array that only this rank has; it gets the full gradient, also if other gradients are averaged."""
         return _applied(_LinearMap("own", self), x) if self.averaged else x
 
     def largest(self, x: Array, *, of_columns: bool = False) -> Array:
@@ -508,6 +508,6 @@ def _applied(linear: _LinearMap, x: Array) -> Array:
 
 
 def _applied_to_number(linear: _LinearMap, x: Array) -> Array:
-    """Result of a map of a 0-d array; the map sees one axis, as a 0-d cotangent may be a NumPy scalar."""
+    """Apply a map to a 0-d array, as shape (1,): NumPy turns 0-d cotangents into scalars."""
     xp = namespace_of(x)
     return xp.reshape(_applied(linear, xp.reshape(x, (1,))), ())

@@ -176,7 +176,7 @@ def _check_complete(space: Any, expected: str) -> None:
 def _loaded_library(kind: type) -> str | None:
     """Module whose adapter, now loaded, serves a type of arrays; None if there is none.
 
-    Adapters of subclasses take precedence over those of their bases.
+    The adapter of a subclass takes precedence over the adapter of its base.
     """
     for base in kind.__mro__:
         module = base.__module__.partition(".")[0]

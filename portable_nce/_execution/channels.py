@@ -12,7 +12,7 @@ from .inputs import Arrays
 from .products import Operand, operand_of, product, pullback
 
 Route = Callable[[Array], Array]
-"""Maps the cotangent of the scores of documents to that of the products of all tokens."""
+"""Map from the cotangent of the scores of documents to the cotangent of the products of all tokens."""
 
 
 class Channel(NamedTuple):
@@ -50,7 +50,7 @@ class Channel(NamedTuple):
         return _scored(self.scores, rows, columns)
 
     def pull(self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None) -> tuple[Arrays, Arrays]:
-        """Cotangents of the operands with a gradient, from that of the scores."""
+        """Cotangents of the operands with a gradient, from the cotangent of the scores."""
         if route is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, route)
         if self.in_halves:

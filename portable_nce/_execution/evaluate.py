@@ -380,7 +380,7 @@ def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
 
 
 class _OneSide(NamedTuple):
-    """One of the two distributions of each row, with the statistics of its scores."""
+    """A distribution of each row, with the statistics of its scores; RELIC compares two."""
 
     matrix: ScoreMatrix
     statistics: Statistics
@@ -411,7 +411,7 @@ def _relic_one_sided(objective: Relic, alpha: Array, anchor: _OneSide, other: _O
 
 
 def _log_of_zero(xp: Any, like: Array) -> float:
-    """Finite stand-in for ``-log 0``: equal ones have the difference 0, and its square is finite."""
+    """Finite stand-in for ``-log 0``: two of them have the difference 0, and the square is finite."""
     return math.sqrt(float(xp.finfo(like.dtype).max))
 
 

@@ -236,7 +236,7 @@ def _report_of_search(searched: Searched) -> Sweep:
 
 
 def _of_rule(sets: PairRule, inputs: Inputs, passes: int, width: int) -> float:
-    """Products of a rule's own embeddings, in units of those of the scores."""
+    """Products of a rule's own embeddings, in units of the products of the scores."""
     if not takes_products(sets.rule):
         return 0.0
     own = next(x.shape[-1] for x in inputs.row_labels if len(x.shape) > 1)

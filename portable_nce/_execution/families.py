@@ -48,7 +48,7 @@ def divisor_of(plan: Plan, n_rows: int, n_negatives: int) -> int | None:
 
 
 class SoftmaxPlan(NamedTuple):
-    """An objective of the softmax family, its number of parameters per row, and whether a weight follows them.
+    """A softmax objective. `by_row` holds its `parameters` arrays, then the row weights if `weighted`.
 
     With `statistics`, the values are an array (n, 7) of row statistics: log-odds, spread, lse of the negatives minus
     its shift, lse of the positives, the shift, and flags for rows that have negatives and positives. The arrays
@@ -401,7 +401,7 @@ class PairTerms(Family):
         return PairSum(value, self._counted(value, self.n_pairs), active, tuple(to_parameters)), slope
 
     def _counted(self, like: Array, number: int) -> Array | None:
-        """A number of pairs of each row, or None if all rows are known to have `n_pairs`."""
+        """Number of pairs of each row, or None if all rows are known to have `n_pairs`."""
         return None if self.facts.complete else self.xp.full_like(like, number)
 
     def _no_term(self, zero: Array, by_row: Arrays) -> PairSum:

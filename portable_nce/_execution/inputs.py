@@ -9,7 +9,7 @@ from .._core.protocol import Array
 
 Arrays = tuple[Array, ...]
 Counts = Sequence[tuple[int, int]]
-"""Numbers of operands of each channel: those with a gradient, and the constants after them."""
+"""Numbers of operands of each channel: operands with a gradient, and the constants after them."""
 
 
 class Inputs(NamedTuple):
@@ -101,7 +101,7 @@ class Inputs(NamedTuple):
 
 
 def _separated(operands: Arrays, counts: Counts) -> tuple[Arrays, Arrays]:
-    """Operands of all channels that have a gradient, and those that are constant."""
+    """Split the operands of all channels into operands with a gradient and constants."""
     learned: Arrays = ()
     constants: Arrays = ()
     for k, n in counts:
@@ -111,7 +111,7 @@ def _separated(operands: Arrays, counts: Counts) -> tuple[Arrays, Arrays]:
 
 
 def by_channel(operands: Arrays, counts: Counts) -> list[Arrays]:
-    """Operands of each channel, from those of all channels `with_constants`."""
+    """Operands of each channel, from the operands of all channels `with_constants`."""
     channels, total = [], sum(k for k, _ in counts)
     learned, constants = operands[:total], operands[total:]
     for k, n in counts:

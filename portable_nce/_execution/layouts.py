@@ -27,7 +27,7 @@ NeedGradOf = bool | tuple[bool, ...]
 
 
 class NeedGrad(NamedTuple):
-    """Whether any gradient is needed, and those of the operands."""
+    """Which gradients are needed: any at all, and which of the operands."""
 
     gradients: bool
     rows: bool

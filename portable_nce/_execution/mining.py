@@ -19,7 +19,7 @@ from .tiling import triples
 def mined_differences(
     scores: Array, positives: Array, negatives: Array, mining: tuple[str, str]
 ) -> tuple[Array, Array]:
-    """Differences ``s_n - s_p`` of mined triples, (N, K) or (N, 1), and the Boolean array of those that are triples.
+    """Differences ``s_n - s_p`` of mined triples, (N, K) or (N, 1), and the Boolean array that marks triples.
 
     `mining`: rules for positives and for negatives; at most one is "semi_hard".
     """

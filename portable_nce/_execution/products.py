@@ -44,7 +44,7 @@ class Operand(NamedTuple):
 
     @property
     def extra(self) -> Array | None:
-        """The columns of `x` beyond those of the part, or None."""
+        """The columns of `x` beyond the columns of the part, or None."""
         width = self.part.shape[1]
         return None if self.x.shape[1] == width else self.x[:, width:]
 

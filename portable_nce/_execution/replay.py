@@ -53,11 +53,11 @@ class Replayed:
 
 
 SWEEPS: dict[Hashable, Replayed | None] = {}
-"""Sweeps of the kinds that occurred twice; None for those that occurred once."""
+"""Sweeps of each kind that occurred twice; None for a kind that occurred once."""
 
 
 def replayed(function: Callable[..., Arrays], layout: Layout, arrays: Sequence[Array]) -> Callable[..., Arrays]:
-    """The sweep itself, or from the second call of a kind on, one that may run as a program."""
+    """Return the sweep itself, or from the second call of a kind on a wrapper that replays a program."""
     adapter = adapter_of(arrays[0])
     if adapter.mode != "eager" or not isinstance(layout.sizes, Sizes):  # other tilings depend on entries
         return function

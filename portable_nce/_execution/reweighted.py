@@ -145,7 +145,7 @@ class Reweighted(Family):
         return RowLosses(values, counts, coefficient, to_positive, (zero, *self.to_weights(weight_slopes)), quotient)
 
     def _log_rest(self, one: Array) -> Array:
-        """``log(1 - τ⁺)`` in the precision of the arrays, which may exceed that of a Python float."""
+        """``log(1 - τ⁺)`` in the precision of the arrays, which may exceed the precision of a Python float."""
         tau_plus = self.plan.tau_plus  # 1 - τ⁺ is exact from 1 / 2 on
         xp, half = self.xp, 0.5
         return xp.log(one * (1.0 - tau_plus)) if tau_plus >= half else xp.log1p(one * -tau_plus)

@@ -51,7 +51,7 @@ class Source:
     def pullback(  # noqa: PLR0917  (all that is known of a tile)
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
     ) -> tuple[Arrays, Arrays]:
-        """Cotangents of the operands of rows and of columns, from those of the scores, which may be overwritten.
+        """Cotangents of the operands of rows and of columns, from the scores' cotangents, which may be overwritten.
 
         The cotangent of the scores of the first channel is ``factor[:, None] * cotangents[0]``. `sums` (n,): the sums
         of the negatives' exponentials, if the cotangents are in proportion to these.

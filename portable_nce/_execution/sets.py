@@ -33,7 +33,7 @@ class TileSets(Protocol):
 
 
 class Diagonals(NamedTuple):
-    """Cyclic diagonals of positives: those of row i are in columns ``i + distance`` modulo the number of columns.
+    """Cyclic diagonals of positives: row i has positives in columns ``i + distance`` modulo the number of columns.
 
     All other columns are negatives, but for those that `Inputs` exclude: the columns in `targets`, and columns whose
     label is that of the row. `self_pairs`: column i is row i itself, not a negative. `n_own_columns`: the diagonals are
@@ -46,7 +46,7 @@ class Diagonals(NamedTuple):
     n_own_columns: int | None = None
 
     def negatives(self, inputs: Inputs) -> int:
-        """Number of negatives of a row, with those that labels exclude."""
+        """Number of negatives of a row, the ones that labels exclude included."""
         return inputs.shape[1] - int(self.self_pairs) - len(self.distances) - len(inputs.targets)
 
 
@@ -168,7 +168,7 @@ def _diagonal_columns(x: Array, distance: int, tile: TilePosition) -> Array:
 
 
 class DiagonalSets(NamedTuple):
-    """Sets of tiles with diagonals of positives; `ids`: those of the columns of each tile."""
+    """Sets of tiles with diagonals of positives; `ids`: ids of the columns of each tile."""
 
     diagonals: Diagonals
     bounds: Sequence[tuple[int, int]]

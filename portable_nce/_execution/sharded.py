@@ -142,7 +142,7 @@ def _shard_of_transpose(xp: Namespace, shards: Shards, shard: Shard, like: Array
 
 
 def _indices(xp: Namespace, counts: Sequence[int], joined: int, device: object) -> Array:
-    """Indices that the rows of all ranks have in one process, where each joined array has the rows of all ranks."""
+    """Row numbers in the single-process batch, in which each joined array has the rows of all ranks."""
     samples = [count // joined for count in counts]
     firsts = [0, *accumulate(samples)]
     pieces = [

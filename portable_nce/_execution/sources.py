@@ -45,7 +45,7 @@ def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
 
 
 class _Flags(NamedTuple):
-    """Whether gradients of the rows and of the scale are needed, and of which operands."""
+    """Which gradients are needed: of the rows, of the scale, and of which operands."""
 
     rows: bool
     scale: bool
@@ -93,7 +93,7 @@ class _Side(NamedTuple):
         return self.operand, divisor, part
 
     def gradient(self, cotangent: Array | None) -> Array | None:
-        """Cotangent of the embeddings, from that of their operand."""
+        """Cotangent of the embeddings, from the cotangent of their operand."""
         if cotangent is None:
             return None
         if self.length is None:
@@ -154,7 +154,7 @@ def _operands(layout: Layout, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
 def _input_gradients(
     layout: Layout, inputs: Inputs, sides: Sequence[_Side], gradients: Gradients, flags: _Flags
 ) -> list[Array | None]:
-    """Gradients of the inputs, from those of the operands and of the numbers per row."""
+    """Gradients of the inputs, from the gradients of the operands and of the numbers per row."""
     rows, columns, partners, by_row = gradients
     totals = [_total(g) if len(x.shape) == 0 else g for g, x in zip(by_row, inputs.by_row, strict=True)]
     if not layout.embedded:

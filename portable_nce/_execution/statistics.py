@@ -14,9 +14,9 @@ from ..objectives.base import RowStatistics
 class PositiveSums(NamedTuple):
     """Scores of the positives: one per row, of shape (n,), or several among P columns, (n, P).
 
-    `members`: Boolean array of those present (None: all). `sums`: exponential sum of each row. The other fields are for
-    several positives: `terms` are ``exp(g - top)``; `weights` are t for finite scores and 0 for others (flags unless
-    `weighted`); `centred` is ``Σ t (g - top)``; `weight_sum` is ``Σ t``; `count` is the number of finite scores.
+    `members`: Boolean array of the present scores (None: all). `sums`: exponential sum of each row. The other fields
+    are for several positives: `terms` are ``exp(g - top)``; `weights` are t for finite scores and 0 for others (flags
+    unless `weighted`); `centred` is ``Σ t (g - top)``; `weight_sum` is ``Σ t``; `count` is the number of finite scores.
     """
 
     scores: Array
@@ -119,7 +119,7 @@ def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:
 
 
 def each_positive(xp: Namespace, sums: RowSums) -> RowStatistics:
-    """Statistics of each positive as the only positive of its row; arrays of shape (n, P)."""
+    """Row statistics with each positive in turn as the only one; arrays of shape (n, P)."""
     scores, members = sums.positive.scores, sums.positive.members
     assert members is not None  # noqa: S101  (several have a mask)
     alone = PositiveSums(scores, members, of_one(xp, scores, members))

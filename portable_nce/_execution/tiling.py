@@ -149,7 +149,7 @@ def masked(
     width: int = 1,
     tokens: bool = False,
 ) -> Tiling:
-    """Tiling of a sweep with masks; `width`: numbers held per score, differences of features or products of tokens."""
+    """Tiling of a sweep with masks; `width`: numbers held per score: differences of features or products of tokens."""
     whole = _whole(n_rows, n_columns, block_size, mode)
     if whole is not None:
         return Tiling(whole, n_columns)

@@ -47,7 +47,7 @@ def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array
 
 
 def _of_block(xp: Namespace, scores: Array, margin: Array, negatives: Array, block: Arrays) -> tuple[Array, Array]:
-    """Differences of a block of positives, shape (block, N, K), and the Boolean array of those that are triples.
+    """Differences of a block of positives, shape (block, N, K), and the Boolean array that marks triples.
 
     The blocks are rows of the transposed scores and positives.
     """

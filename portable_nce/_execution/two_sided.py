@@ -45,7 +45,7 @@ def square_sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepRe
 
 
 class _Tiles:
-    """Blocks of rows and the tiles that each of them visits: with `self_contrast`, those from the diagonal on."""
+    """Blocks of rows, and the tiles that each visits: with `self_contrast`, tiles from the diagonal on."""
 
     def __init__(self, layout: Layout, n_rows: int, n_columns: int) -> None:
         self.n_rows, self.self_contrast = n_rows, layout.self_contrast
@@ -202,7 +202,7 @@ class _Square:
         )
 
     def _mean(self, parts: Sequence[Array]) -> Array:
-        """Mean over both directions of an array of the rows and one of their columns."""
+        """Mean over both directions of an array of the rows and an array of the matching columns."""
         if len(parts) == 1:
             return parts[0]
         of_rows, of_columns = parts
@@ -283,7 +283,7 @@ class _Square:
         coefficients: tuple[Array, Array | None],
         tops: tuple[Array | None, Array | None],
     ) -> Array:
-        """Cotangent of a tile: the term of its rows and, with a second coefficient, that of its columns."""
+        """Cotangent of a tile: the term of its rows and, with a second coefficient, the term of its columns."""
         family = self.family
         of_rows, of_columns = coefficients
         kept = self.kept.pop((start, k)) if self.keep else None
