@@ -277,13 +277,12 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
 def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays) -> None:
     """Refuse terms that close over learned arrays: these would get no gradient."""
     first = matrix.rows[0]
-    if adapter_of(first).mode == "traced":
+    terms = [term for term in objective.terms if term is not None and term.fused is None]
+    if not terms or adapter_of(first).mode == "traced":
         return  # JAX refuses them itself
     zero = zeros(namespace_of(first), (1, 1), upcast(namespace_of(first), first))
     scalars = [zero] * len(parameters)
-    for term in objective.terms:
-        if term is None or term.fused is not None:
-            continue
+    for term in terms:
         values = term.value(zero, *scalars)
         if is_array(values) and adapter_of(values).needs_gradient(values):
             raise TypeError(

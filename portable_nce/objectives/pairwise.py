@@ -86,7 +86,7 @@ Slopes = tuple[Array, ...]
 def _logistic_positive(score: Array, bias: Array, *, bounded: bool, need_grad: bool) -> tuple[Array, Slopes]:
     z = score + bias
     value, slope = softplus_and_sigmoid(namespace_of(z), -z, bounded=bounded, need_slope=need_grad)
-    return value, (-slope, -slope) if need_grad else ()
+    return value, (-slope,) * 2 if need_grad else ()
 
 
 def _logistic_negative(score: Array, bias: Array, *, bounded: bool, need_grad: bool) -> tuple[Array, Slopes]:
