@@ -67,6 +67,17 @@ class Defaults:
     def sum_along(self, x: Array, axis: int) -> Array:
         return self.namespace(x).sum(x, axis=axis)
 
+    def count_along(self, x: Array, axis: int, dtype: Any) -> Array:
+        xp = self.namespace(x)
+        return xp.sum(xp.astype(x, dtype), axis=axis)
+
+    def plus_product(self, x: Array, y: Array, z: Array) -> Array:
+        xp = self.namespace(next((a for a in (x, y, z) if hasattr(a, "__recorded__")), x))
+        return x + (xp.where(y, z, 0.0) if y.dtype == xp.bool else y * z)
+
+    def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
+        return self.namespace(x).where(condition, x, value)
+
     def row_dots(self, x: Array, y: Array) -> Array:
         return self.namespace(x).sum(x * y, axis=-1)
 

@@ -67,6 +67,12 @@ class NumpyAdapter(TapeAdapter):
         ones = np.ones(x.shape[axis], dtype=x.dtype)
         return x @ ones if axis == 1 else ones @ x
 
+    def plus_product(self, x: Any, y: Any, z: Any) -> Any:
+        if any(hasattr(a, "__recorded__") for a in (x, y, z)):
+            return super().plus_product(x, y, z)
+        x += where(y, z, 0.0) if y.dtype == np.bool_ else np.multiply(y, z, out=y)
+        return x
+
     def row_dots(self, x: Any, y: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(y, "__recorded__"):
             return super().row_dots(x, y)

@@ -484,6 +484,22 @@ class TorchAdapter(Defaults):
     def sum_along(self, x: Any, axis: int) -> Any:
         return torch.sum(x, dim=axis)
 
+    def count_along(self, x: Any, axis: int, dtype: Any) -> Any:
+        if x.device.type == "cpu" or _is_observed((x,)):
+            return super().count_along(x, axis, dtype)
+        # A sum of booleans would convert them to numbers of the size of the result.
+        return torch.sum(x.to(torch.bfloat16), dim=axis, dtype=torch.float32).to(dtype)
+
+    def plus_product(self, x: Any, y: Any, z: Any) -> Any:
+        if x.device.type == "cpu" or _is_observed((x, y, z)):
+            return super().plus_product(x, y, z)
+        return torch.addcmul(x, y, z, out=x)
+
+    def where_in_place(self, condition: Any, x: Any, value: float) -> Any:
+        if x.device.type == "cpu" or _is_observed((x,)):
+            return super().where_in_place(condition, x, value)
+        return torch.where(condition, x, torch.scalar_tensor(value, dtype=x.dtype, device=x.device), out=x)
+
     def row_dots(self, x: Any, y: Any) -> Any:
         return (x * y).sum(-1)  # `linalg.vecdot` would use 16 bits under autocast
 

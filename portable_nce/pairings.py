@@ -1280,6 +1280,11 @@ def _off_diagonal(tile: Tile) -> Array:
     return tile.i != tile.j
 
 
+def with_own(rule: Rule) -> Rule | None:
+    """Rule that becomes `rule` when the pairs of each row with itself are left out; None if there is no such rule."""
+    return rule.rule if isinstance(rule, _Among) and rule.marked is _off_diagonal else None
+
+
 def _marked_rows(tile: Tile) -> Array:
     return tile.rows[-1]
 
@@ -1348,8 +1353,7 @@ def _index_rule(tile: Tile) -> tuple[Array, Array]:
 
 
 def _labels_rule(tile: Tile) -> tuple[Array, Array]:
-    same = tile.rows[0] == tile.columns[0]
-    return same, _not(same)
+    return tile.rows[0] == tile.columns[0], tile.rows[0] != tile.columns[0]
 
 
 def _ids_rule(tile: Tile) -> tuple[Array, Array]:

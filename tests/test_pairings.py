@@ -308,6 +308,19 @@ def test_equal_pairings_have_equal_losses(pairing: str, name: str, block_size: i
     assert_same(found, wanted)
 
 
+@pytest.mark.parametrize("one_per_row", [False, True])
+def test_a_pair_may_be_positive_and_negative(*, one_per_row: bool) -> None:
+    """Its score then has both cotangents."""
+    pairing = Pairing(lambda tile: (tile.i == tile.j, (tile.i >= 0) & (tile.j >= 0)), one_per_row=one_per_row)
+
+    def loss(x: Any) -> Any:
+        return pnce.contrast(x, V, objective="info_nce", pairing=pairing)
+
+    step = 1e-6 * RANDOM.normal(size=U.shape)
+    slope = float(np.sum(pnce.grad(loss)(U) * step))
+    assert slope == pytest.approx(float(loss(U + step) - loss(U - step)) / 2, rel=1e-5)
+
+
 def test_rules_see_rows_as_rows() -> None:
     """Arrays of rows, columns and pairs have the same shapes in both directions of a symmetric loss."""
     seen = []

@@ -152,6 +152,18 @@ class Adapter(Differentiation, Protocol):
         ...
 
     @kernel
+    def count_along(self, x: Array, axis: int, dtype: Any) -> Array:
+        """Return the numbers of true entries of a boolean matrix along its axis 0 or 1, in a floating-point `dtype`."""
+
+    @kernel
+    def plus_product(self, x: Array, y: Array, z: Array) -> Array:
+        """Return ``x + y * z``; `x` and `y` have one shape, and may be overwritten unless `y` is boolean."""
+
+    @kernel
+    def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
+        """Return `x` where a boolean array of its shape is true, and a number elsewhere; `x` may be overwritten."""
+
+    @kernel
     def row_dots(self, x: Array, y: Array) -> Array:
         """Return the inner products of the rows of two arrays of equal shape, without overflow warnings."""
         ...

@@ -123,7 +123,7 @@ class Softmax(Family):
         return exp_in_place(scores, bounded=False)
 
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[ExpSum, Array, PositiveSums]:
-        """Sums and exponentials of the negatives of a masked tile, and its positives; the scores are not overwritten.
+        """Sums and exponentials of the negatives of a masked tile, and its positives.
 
         The sharpness multiplies the negatives' scores; a weight w adds log w to them.
         """
@@ -131,15 +131,25 @@ class Softmax(Family):
         sharpness, _ = split_sharpness(self.plan, by_row)
         positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
-            exps = xp.exp(scores[0])
+            positive = from_mask(xp, scores[0], positives, single=single, weights=weights, unshifted=True)
+            exps = self.terms(scores[0], None, spare=self.facts.fresh and not self.plan.objective.separate)
             terms = xp.where(negatives, exps, 0.0)
-            sums = ExpSum(None, xp.sum(terms, axis=1))
-            return sums, terms, from_mask(xp, scores[0], positives, single=single, weights=weights, terms=exps)
+            positive = positive if single else positive.with_exponentials(xp, exps)
+            return ExpSum(None, xp.sum(terms, axis=1)), terms, positive
         of_negatives = sharpened(scores[0], sharpness)
         if negative_weights is not None:
             of_negatives = of_negatives + xp.log(xp.where(negatives, negative_weights, xp.ones_like(of_negatives)))
         sums, terms = exponentials(xp, of_negatives, negatives)
         return sums, terms, from_mask(xp, scores[0], positives, single=single, weights=weights)
+
+    def masked_sums(self, part: ExpSum, positive: PositiveSums, losses: RowLosses, rescale: Any) -> Array | None:
+        to_positive, sums = losses.to_positive, part.total * losses.coefficient
+        sums = sums if rescale is None else sums * rescale
+        if positive.weight_sum is None:
+            return sums + to_positive
+        if self.plan.objective.separate:
+            return None
+        return sums + positive.sums.total * to_positive[0, :, 0] - positive.weight_sum * to_positive[1, :, 0]
 
     def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | PositiveSums:
         """The positives; their plain scores if the log-odds alone decide the loss."""
@@ -219,10 +229,9 @@ class Softmax(Family):
         slope = self.divided(slope)
         to_positive = -slope
         if several:
-            of_spread = 0.0 if spread is None else self.divided(spread)
-            to_positive = positive.terms * ((of_spread - slope) / positive.sums.total)[:, None]
-            if spread is not None:
-                to_positive = to_positive - positive.times_weights(xp, of_spread / positive.weight_sum)
+            of_spread = xp.zeros_like(slope) if spread is None else self.divided(spread)
+            factors = (of_spread - slope) / positive.sums.total, of_spread / positive.weight_sum
+            to_positive = positive.cotangents(xp, *factors)
         return RowLosses(values, counts, slope / total.total, to_positive, self.to_weights(weight_slopes))
 
     def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> RowLosses:

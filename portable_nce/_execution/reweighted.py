@@ -77,9 +77,11 @@ class Reweighted(Family):
     ) -> tuple[HardSums, tuple[Array, Array | None], PositiveSums]:
         del by_row
         members.refuse_weights(of_positives=False)
-        total, residual = self._summed(self.xp.where(members.negatives, scores[0], -math.inf), bounded=False)
+        total, (hard, soft) = self._summed(self.xp.where(members.negatives, scores[0], -math.inf), bounded=False)
+        if soft is None:  # the derivative of an exponential is itself, and must not be overwritten
+            hard = adapter_of(hard).where_in_place(members.negatives, hard, 0.0)
         single, weights = self.facts.single, members.weights
-        return total, residual, from_mask(self.xp, scores[0], members.positives, single=single, weights=weights)
+        return total, (hard, soft), from_mask(self.xp, scores[0], members.positives, single=single, weights=weights)
 
     def merge(self, parts: list[HardSums]) -> tuple[HardSums, list[tuple[Array, ...] | None]]:
         if len(parts) == 1:

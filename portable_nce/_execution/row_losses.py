@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
 from ..pairings import Members
 from .inputs import Arrays
 from .statistics import PositiveSums, from_mask, one_per_row
@@ -21,7 +22,7 @@ class ScoreFacts(NamedTuple):
 
     `bound`: largest magnitude of a score; `finite`: no score overflows; `complete`: every row has a positive and
     `n_negatives`; `absent`: a score up to this belongs to a column left out; `single`: no row has several
-    positives.
+    positives; `fresh`: scores of masked tiles may be overwritten.
     """
 
     bound: float = math.inf
@@ -31,6 +32,7 @@ class ScoreFacts(NamedTuple):
     n_negatives: int = 0
     divisor: int | None = None
     single: bool = False
+    fresh: bool = False
 
 
 class RowLosses(NamedTuple):
@@ -98,7 +100,7 @@ class Family(ABC):
 
     @abstractmethod
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[Any, Any, Any]:
-        """What a masked tile adds to its rows, its residual, and its positives; the scores may not be overwritten."""
+        """What a masked tile adds to its rows, its residual, and its positives."""
 
     @abstractmethod
     def merge(self, parts: list[Any]) -> tuple[Any, Sequence[Any]]:
@@ -124,19 +126,32 @@ class Family(ABC):
         """Positives from their scores, (n,) or (n, P)."""
         del by_row
         if len(scores.shape) > 1:
-            return from_mask(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
+            every = self.xp.ones_like(scores, dtype=self.xp.bool)
+            return from_mask(self.xp, scores, every, single=False)._replace(members=None)
         return one_per_row(self.xp, scores, present)
 
     def tile_cotangent(self, residual: Any, losses: RowLosses, rescale: Any) -> tuple[Array, Array]:
         """Cotangent of a tile of negatives, as a matrix and a factor of each row; the residual may be overwritten."""
         return residual, losses.coefficient if rescale is None else losses.coefficient * rescale
 
+    def masked_sums(self, part: Any, positive: Any, losses: RowLosses, rescale: Any) -> Array | None:
+        """Sums (n,) of the cotangents of a masked tile's scores; None if they are not known."""
+        del part, positive, losses, rescale
+        return None
+
     def masked_cotangents(
         self, residual: Any, positive: PositiveSums, losses: RowLosses, members: Members, rescale: Any = None
     ) -> Arrays:
-        """The cotangents of a masked tile's scores, with one positive or several per row."""
+        """The cotangents of a masked tile's scores, with one positive or several per row; a pair may be both.
+
+        With several, `to_positive` are factors of their exponentials and of their weights, or the cotangents.
+        """
         negative, coefficient = self.tile_cotangent(residual, losses, rescale)
-        negative = negative * coefficient[:, None]
+        to_positive, plus_product = losses.to_positive, adapter_of(negative).plus_product
+        negative *= coefficient[:, None]
         if positive.weight_sum is None:
-            return (self.xp.where(members.positives, losses.to_positive[:, None], negative),)
-        return (negative + losses.to_positive,)
+            return (plus_product(negative, members.positives, to_positive[:, None]),)
+        if len(to_positive.shape) == 2:  # noqa: PLR2004  (cotangents)
+            return (negative + to_positive,)
+        cotangent = plus_product(negative, positive.terms, to_positive[0, ...])
+        return (plus_product(cotangent, positive.weights, -to_positive[1, ...]),)

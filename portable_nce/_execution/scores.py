@@ -22,12 +22,14 @@ class Source:
     `tiles`: the column operands of each tile, those with a gradient first. `n_differentiated`: numbers of row operands
     and of column operands with a gradient. Operands are never overwritten.
 
-    A source has `negative_scores` if its tiles hold negatives alone, and `scores` if its tiles are masked. The law of
+    A source has `negative_scores` if its tiles hold negatives alone, and `scores` if its tiles are masked; these may be
+    overwritten if they are `fresh`. The law of
     all: ``⟨pullback(c), d⟩ = ⟨c, derivative of the scores along d⟩`` for cotangents c and directions d.
     """
 
     tiles: Sequence[Any]
     n_differentiated: tuple[int, int]
+    fresh = True
 
     def block_operands(self, block: Inputs, sharpness: Array | None) -> Any:
         """The rows of a block, as the other methods take them."""
@@ -42,10 +44,7 @@ class Source:
         raise NotImplementedError
 
     def scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
-        """Scores (n, k) of a tile by each channel, without sharpness, and what `pullback` needs of them.
-
-        The caller may not overwrite them.
-        """
+        """Scores (n, k) of a tile by each channel, without sharpness, and what `pullback` needs of them."""
         raise NotImplementedError
 
     def pullback(  # noqa: PLR0917  (all that is known of a tile)
@@ -53,8 +52,8 @@ class Source:
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the operands of rows and of columns, from the scores' cotangents, which may be overwritten.
 
-        The cotangent of the scores of the first channel is ``factor[:, None] * cotangents[0]``. `sums` (n,): the sums
-        of the negatives' exponentials, if the cotangents are in proportion to these.
+        The cotangent of the scores of the first channel is ``factor[:, None] * cotangents[0]``. `sums` (n,): the row
+        sums of ``cotangents[0]``, if they are known.
         """
         raise NotImplementedError
 
@@ -139,13 +138,16 @@ class GivenScores(Source):
 class Channels(Source):
     """The single tile of all columns, scored by any similarities."""
 
-    def __init__(self, layout: Layout, inputs: Inputs) -> None:
+    def __init__(self, layout: Layout, inputs: Inputs, *, need_grad: bool) -> None:
         self.channels = layout.channels
         self.counts = [channel.rows for channel in self.channels]
         of_columns = [channel.columns for channel in self.channels]
         self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
         self.columns = by_channel(inputs.columns, of_columns)
+        if need_grad and self.channels[0].in_halves:  # once, for all blocks
+            self.columns[0] = p.with_weights(p.operand_of(self.columns[0]))
         self.tiles = [inputs.columns]
+        self.fresh = all(channel.inner_product for channel in self.channels)
 
     def positive_scores(self, block: Inputs, start: Array | int) -> None:
         """None: the positives are entries of the tile."""
@@ -163,11 +165,11 @@ class Channels(Source):
     def pullback(  # noqa: PLR0917
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
     ) -> tuple[Arrays, Arrays]:
-        del k, factor, sums
+        del k, factor
         to_rows: Arrays = ()
         to_columns: Arrays = ()
         each = zip(self.channels, rows, self.columns, cotangents, kept, strict=True)
         for channel, of_rows, of_columns, cotangent, route in each:
-            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route)
+            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route, sums if len(cotangents) == 1 else None)
             to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns

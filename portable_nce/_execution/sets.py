@@ -67,12 +67,13 @@ class SortedClasses(NamedTuple):
 class PairRule(NamedTuple):
     """The rule of a pairing, applied to each block; `single`: no row has several positives.
 
-    `shape`: shape of the whole matrix, if this is a shard.
+    `shape`: shape of the whole matrix, if this is a shard. `self_pairs`: column i is row i itself, and left out.
     """
 
     rule: Rule
     single: bool = False
     shape: tuple[int, int] | None = None
+    self_pairs: bool = False
 
 
 Sets = Diagonals | SortedClasses | PairRule
@@ -233,6 +234,7 @@ class RuleSets(TileSets):
         first, shape = inputs.rows[0], inputs.shape
         xp = self.xp = namespace_of(first)
         self.rule, self.shape, self.device = pair_rule.rule, pair_rule.shape or shape, device_of(first)
+        self.self_pairs = pair_rule.self_pairs
         self.dtype = upcast(xp, first).dtype
         (numbers,) = inputs.column_numbers or (xp.arange(shape[1], device=self.device),)
         self.numbers, *self.labels = [xp.expand_dims(x, axis=0) for x in (numbers, *inputs.column_labels)]
@@ -243,7 +245,11 @@ class RuleSets(TileSets):
         (numbers,) = block.row_numbers or (xp.arange(block.rows[0].shape[-2], device=self.device) + start,)
         numbers, *labels = [xp.expand_dims(x, axis=1) for x in (numbers, *block.row_labels)]
         both = tuple(labels), tuple(self.labels)
-        return split(self.rule, Tile(numbers, self.numbers, *self.shape, *both, block.pairs, self.dtype, mask))
+        members = split(self.rule, Tile(numbers, self.numbers, *self.shape, *both, block.pairs, self.dtype, mask))
+        if not self.self_pairs:
+            return members
+        tile = TilePosition(start, 0, self.shape[1], self.shape[1])
+        return Members(*[put_diagonal(x, 0, value=False, tile=tile) for x in members[:2]], *members[2:])
 
 
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:

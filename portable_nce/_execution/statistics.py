@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .._core.logsumexp import ExpSum, exponentials, of_one
 from .._core.numerics import safe_quotient
 from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
 from ..objectives.base import RowStatistics
 
 
@@ -28,6 +29,20 @@ class PositiveSums(NamedTuple):
     count: Array = None
     weights: Array = None
     weighted: bool = False
+
+    def with_exponentials(self, xp: Namespace, terms: Array) -> PositiveSums:
+        """Several positives with the sums of their exponentials, entries of `terms`, which may be overwritten."""
+        terms = adapter_of(terms).where_in_place(self.members, terms, 0.0)
+        return self._replace(sums=ExpSum(None, xp.sum(terms, axis=1)), terms=terms)
+
+    def cotangents(self, xp: Namespace, factor: Array, of_weights: Array) -> Array:
+        """Cotangents ``factor e^(g - top) - of_weights t`` of the scores of several; in a tile both numbers, (2, n, 1).
+
+        See `Family.masked_cotangents`.
+        """
+        if self.members is not None:
+            return xp.stack([factor, of_weights])[..., None]
+        return self.terms * factor[:, None] - self.times_weights(xp, of_weights)
 
     def times_weights(self, xp: Namespace, numbers: Array) -> Array:
         """A number of each row times the weight of each finite positive."""
@@ -56,26 +71,23 @@ def from_mask(
     *,
     single: bool,
     weights: Array | None = None,
-    terms: Array = None,
+    unshifted: bool = False,
 ) -> PositiveSums:
     """The positives marked by a boolean array; `single`: at most one per row.
 
-    `terms`: exponentials of the scores without a shift, if all scores are small.
+    `unshifted`: all scores are small, and the exponentials of several positives follow, by `with_exponentials`.
     """
     if single:
         score = xp.sum(xp.where(members, scores, 0.0), axis=1)
         present = xp.any(members, axis=1)
         return PositiveSums(score, present, of_one(xp, score, present))
-    if terms is not None:
-        finite, differences = members, scores
-        terms = xp.where(members, terms, 0.0)
-        sums = ExpSum(None, xp.sum(terms, axis=1))
-    else:
+    sums, terms, finite, differences = ExpSum(None, None), None, members, scores
+    if not unshifted:
         sums, terms = exponentials(xp, scores, members)
         finite = xp.logical_and(members, xp.logical_not(xp.isinf(scores)))
         differences = scores - xp.where(xp.isinf(sums.top), 0.0, sums.top)[:, None]
     differences = xp.where(finite, differences, 0.0)
-    weight_sum = count = xp.sum(xp.astype(finite, scores.dtype), axis=1)
+    weight_sum = count = adapter_of(finite).count_along(finite, 1, scores.dtype)
     relative = finite
     if weights is not None:
         # Divided by the largest of a row, weights of any magnitude sum to between 1 and P: no overflow.
@@ -121,7 +133,7 @@ def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:
 def each_positive(xp: Namespace, sums: RowSums) -> RowStatistics:
     """Row statistics with each positive in turn as the only one; arrays of shape (n, P)."""
     scores, members = sums.positive.scores, sums.positive.members
-    assert members is not None  # noqa: S101  (several have a mask)
+    members = xp.ones_like(scores, dtype=xp.bool) if members is None else members
     alone = PositiveSums(scores, members, of_one(xp, scores, members))
     negative = sums.negative
     total = xp.broadcast_to(negative.total[:, None], tuple(scores.shape))
@@ -151,4 +163,4 @@ def score_cotangents(
     slope_spread = xp.where(several, slope_spread, zero)
     mean_factor = slope_spread / xp.where(several, positive.weight_sum, xp.ones_like(zero))
     positive_factor = safe_quotient(xp, slope_spread + slope_positive - slope_odds, positive.sums.total)
-    return coefficient, positive.terms * positive_factor[:, None] - positive.times_weights(xp, mean_factor)
+    return coefficient, positive.cotangents(xp, positive_factor, mean_factor)

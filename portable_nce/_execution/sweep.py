@@ -71,7 +71,7 @@ class _OneSided:
         self.source: Source
         self.sets: s.TileSets
         if isinstance(sets, s.PairRule):
-            self.source, self.sets = Channels(layout, inputs), s.RuleSets(sets, inputs)
+            self.source, self.sets = Channels(layout, inputs, need_grad=need_grad.gradients), s.RuleSets(sets, inputs)
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
@@ -121,7 +121,8 @@ class _OneSided:
         layout, plan, inputs = self.layout, self.layout.plan, self.inputs
         if isinstance(layout.sets, s.PairRule):
             of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
-            return ScoreFacts(self._bound() if of_sums else math.inf, single=layout.sets.single)
+            bound = self._bound() if of_sums else math.inf
+            return ScoreFacts(bound, single=layout.sets.single, fresh=self.source.fresh)
         bound = self._bound()
         finite = layout.finite(inputs.rows[0])
         complete, negatives = False, 0
@@ -131,7 +132,7 @@ class _OneSided:
         # If all rows count, the slopes are divided by their number.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
-        return ScoreFacts(bound, finite, complete, absent, negatives, divisor)
+        return ScoreFacts(bound, finite, complete, absent, negatives, divisor, fresh=True)
 
     def run(self) -> SweepResult:
         need_grad, (n_rows, n_columns) = self.need_grad, self.source.n_differentiated
@@ -221,8 +222,7 @@ class _OneSided:
             to_rows = (total,)
         to_columns: list[Array] = []
         for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
-            cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)
-            sums = tile.part.total if isinstance(tile.part, ExpSum) else None
+            cotangents, factor, sums = self._score_cotangents(block, k, tile, rescale, scaling)
             row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.kept, sums)
             to_rows = tuple(map(p.plus, to_rows, row_part)) if to_rows else row_part
             to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.restored, column_part))
@@ -230,14 +230,20 @@ class _OneSided:
 
     def _score_cotangents(
         self, block: _Block, k: int, tile: _FilledTile, rescale: Any, scaling: p.Scaling
-    ) -> tuple[Arrays, Array | None]:
-        """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1)."""
+    ) -> tuple[Arrays, Array | None, Array | None]:
+        """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1).
+
+        The third are the row sums of the first matrix, if they are known.
+        """
         losses = block.losses
         if isinstance(tile.sets, Members):
             result = self.family.masked_cotangents(tile.residual, block.positives, losses, tile.sets, rescale)
-            return tuple(map(scaling.cleared, result)), None
+            sums = None
+            if self.layout.channels[0].in_halves:  # others do not need them
+                sums = self.family.masked_sums(tile.part, block.positives, losses, rescale)
+            return tuple(map(scaling.cleared, result)), None, sums
         matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
         if not self.positives_in_tile:
-            return (matrix,), factor
+            return (matrix,), factor, tile.part.total if isinstance(tile.part, ExpSum) else None
         assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
-        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None
+        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None, None

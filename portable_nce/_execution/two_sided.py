@@ -296,7 +296,9 @@ class _Square:
             return cotangent
         scores = kept if self.keep else self.scores(rows, start, k)
         cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
-        return cotangent if of_columns is None else cotangent + family.terms(scores, tops[1], 0) * of_columns[None, :]
+        if of_columns is None:
+            return cotangent
+        return self.adapter.plus_product(cotangent, family.terms(scores, tops[1], 0), of_columns[None, :])
 
 
 def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dict[Array | int, int]]:

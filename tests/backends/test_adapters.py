@@ -161,6 +161,36 @@ def test_an_infinite_entry_stays_in_its_row_of_a_sum() -> None:
         np.testing.assert_array_equal(adapter_of(x).sum_along(x, axis), np.sum(x, axis=axis))
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("asarray", [np.asarray, torch.from_numpy, jnp.asarray, mx.array])
+def test_steps_of_masked_tiles_are_what_they_say(asarray: Callable[[Any], Any], *, recorded: bool) -> None:
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(2, 130, 90)).astype(np.float32)
+    x[3, 4], y[5, 6] = np.inf, np.nan
+    flags, factor = rng.uniform(size=x.shape) < 0.3, rng.normal(size=(130, 1)).astype(np.float32)
+    flags[3, 4] = flags[5, 6] = False
+    wanted = np.where(flags, y, 0.0), x + np.where(flags, factor, 0.0), x + y * factor, flags.sum(axis=1)
+
+    def steps(factor: Any) -> list[Any]:
+        ours = [asarray(z.copy()) for z in (x, y, x, x, y)]
+        adapter, chosen = adapter_of(ours[0]), asarray(flags)
+        return [
+            adapter.where_in_place(chosen, ours[1], 0.0),
+            adapter.plus_product(ours[0], chosen, factor),
+            adapter.plus_product(ours[2], ours[4], factor),
+            adapter.count_along(chosen, 1, ours[3].dtype),
+        ]
+
+    if not recorded:
+        for found, expected in zip(steps(asarray(factor)), wanted, strict=True):
+            np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
+        return
+    live = np.isfinite(x + y)
+    x, y = np.where(live, x, 0.0), np.where(live, y, 0.0)
+    slope = pnce.grad(lambda factor: (steps(factor)[1] + steps(factor)[2]).sum())(asarray(factor))
+    np.testing.assert_allclose(np.asarray(slope)[:, 0], np.sum(flags + y, axis=1), rtol=1e-5, atol=1e-5)
+
+
 def test_sums_are_recorded() -> None:
     x = np.arange(6.0).reshape(2, 3)
     for axis in (0, 1):

@@ -48,6 +48,7 @@ MATRICES = {
     "scores": lambda: matrix_of_scores(np.random.default_rng(2).normal(size=(N, K)), pairings.diagonal(), None),
     "distances": lambda: matrix_of("neg_euclidean", pairings.diagonal(), N, K),
     "products in a mask": lambda: matrix_of("dot", pairings.labels(*LABELS), N, K),
+    "products in a mask without own pairs": lambda: matrix_of("dot", pairings.labels(LABELS[0]), N, N),
     "tokens": lambda: matrix_of(pnce.similarities.max_sim(), pairings.diagonal(), N, K, 2),
 }
 BY_PRODUCTS = {"products", "products of a queue", "products of views"}
@@ -125,10 +126,12 @@ def test_the_tiles_of_a_matrix_partition_its_pairs(name: str, tile: int) -> None
     engine, inputs = sweep_of(name, tile)
     matrix = MATRICES[name]()
     rule, whole = matrix.pair_rule()
-    wanted = pairings.split(rule.rule, tile_of(rule, whole))
+    wanted = pairings.split(matrix.pairing.rule, tile_of(rule, whole))
     found = []
     for k, (scores, _) in enumerate(scores_of(engine)):
         sets = engine.sets.of(k, 0, block_of(engine))
+        if isinstance(sets, Members):
+            np.testing.assert_array_equal(sets.positives, np.broadcast_to(wanted.positives, matrix.shape))
         taken = sets.negatives if isinstance(sets, Members) else sets(np.ones_like(scores[0]), 0.0) == 1
         found.append(np.broadcast_to(taken, scores[0].shape))
     negatives = np.concatenate(found, axis=1)
