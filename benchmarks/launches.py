@@ -5,7 +5,11 @@ operations that PyTorch would launch in one call with gradients. An operation on
 bytes. They are given per score in two ways: `touched` counts each array of an operation once; `moved` counts what is
 read and what is written, so that an operation in place counts its array twice.
 
-`python benchmarks/launches.py` prints the table; `--record` writes it into benchmarks/launches.md, and the counts into
+Under `torch.compile`, inductor fuses these operations: for the losses of `COMPILED`, the kernels that it would generate
+between the products are counted, on the CPU and without generating them, each with the bytes of tiles that it reads and
+writes. The products themselves stay as they are.
+
+`python benchmarks/launches.py` prints the tables; `--record` writes them into benchmarks/launches.md, and the counts into
 tests/launches.json, which `tests/project/test_launches.py` takes as upper limits. `--list "clip, dot" --dtype bfloat16`
 lists the operations of one call; `--rows 128 --width 128` chooses a size. Needs torch.
 """
@@ -13,7 +17,9 @@ lists the operations of one call; `--rows 128 --width 128` chooses a size. Needs
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,9 +28,11 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import torch
+from torch._inductor.graph import GraphLowering
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
+from portable_nce._core.registry import adapter_of
 from portable_nce.backends import torch_namespace
 
 ROOT: Final = Path(__file__).parents[1]
@@ -71,6 +79,12 @@ LOSSES: Final[Mapping[str, Sample]] = {
     "linear_softmax, dot": Sample(lambda x, y: pnce.density.linear_softmax(x, y, _in_turn(x))),
 }
 """Losses by name and similarity. MoCo's keys and queue, N rows each, need no gradient; a vocabulary has N classes."""
+
+COMPILED: Final = ("info_nce, cosine", "clip, cosine", "siglip, cosine", "nt_xent, cosine", "supcon, cosine")
+"""Losses that are compiled."""
+COMPILED_DTYPES: Final = ("float32", "bfloat16")
+COMPILED_SIZE: Final = 2048, 64
+"""Rows of a score matrix that is compiled, in one block, and features."""
 
 TAKE_NOTHING: Final = frozenset(
     {"alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty", "new_empty_strided"}
@@ -169,6 +183,58 @@ def counted(name: str, dtype: str) -> dict[str, Any]:
     }
 
 
+@torch.library.custom_op("launches::half_product", mutates_args=())  # type: ignore[untyped-decorator]
+def half_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Product of 16-bit matrices in float32, which PyTorch lacks on the CPU."""
+    return x.float() @ y.float()
+
+
+@half_product.register_fake  # type: ignore[untyped-decorator]
+def _(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((x.shape[0], y.shape[1]), dtype=torch.float32)
+
+
+class _CountedError(Exception):
+    """The kernels of a graph are counted."""
+
+
+def compiled(name: str, dtype: str) -> list[float]:
+    """Bytes per score that each kernel reads and writes which inductor would generate for a loss; none for products."""
+    kernels: list[float] = []
+    (rows, width), scores = COMPILED_SIZE, COMPILED_SIZE[0] ** 2
+
+    def count(graph: Any) -> None:
+        graph._update_scheduler()  # noqa: SLF001  (public nowhere)
+        nodes = graph.scheduler.nodes
+        read, written = ([{x.name for x in getattr(node.read_writes, way)} for node in nodes] for way in WAYS)
+        for k, node in enumerate(nodes):
+            elsewhere = set(graph.get_output_names()).union(*read[:k], *read[k + 1 :])
+            arrays = [*(read[k] - written[k]), *(written[k] & elsewhere)]  # others stay in the kernel
+            tiles = [x for x in arrays if graph.get_numel(x) >= scores]
+            moved = sum(int(graph.get_numel(x)) * graph.get_dtype(x).itemsize for x in tiles)
+            if moved and not node.is_extern():
+                kernels.append(round(moved / scores, 2))
+        raise _CountedError
+
+    shape = rows // math.isqrt(LOSSES[name].scores), width
+    x, y = (torch.zeros(shape, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(2))
+    adapter = adapter_of(x)
+    torch._dynamo.reset()  # noqa: SLF001  (public nowhere)
+    with (
+        mock.patch.object(GraphLowering, "compile_to_module", count),
+        mock.patch.object(adapter, "half_devices", {"cpu"}),
+        mock.patch.object(adapter, "half_product", half_product),
+        contextlib.suppress(torch._inductor.exc.InductorError),  # noqa: SLF001
+    ):
+        torch.compile(LOSSES[name].loss, dynamic=False)(x, y)
+    if not kernels:
+        raise RuntimeError(f"{name}: expected kernels, got none")
+    return kernels
+
+
+WAYS: Final = "reads", "writes"
+
+
 def recorded_counts() -> dict[str, dict[str, Any]]:
     """Read the record: counts by name and dtype."""
     found: dict[str, dict[str, Any]] = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -194,6 +260,21 @@ def table(counts: Mapping[str, Mapping[str, Any]]) -> str:
         loss, _, similarity = name.partition(", ")
         rows = "" if sample.rows == large else f", {sample.rows} rows"
         lines.append((f"`{loss}`, {similarity}{rows}", *map(" / ".join, cells)))
+    return f"{_rows(lines)}\n{_of_compiled(counts)}"
+
+
+def _of_compiled(counts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Make the table of kernels that a compiler would generate."""
+    lines = [("compiled, 2048 × 2048 scores", *COMPILED_DTYPES), ("---", *("---:" for _ in COMPILED_DTYPES))]
+    for name in COMPILED:
+        each = [counts[f"{name}, {dtype}"]["compiled"] for dtype in COMPILED_DTYPES]
+        cells = [f"{' + '.join(f'{n:g}' for n in kernels)} = {sum(kernels):.0f}" for kernels in each]
+        loss, _, similarity = name.partition(", ")
+        lines.append((f"`{loss}`, {similarity}", *cells))
+    return _rows(lines)
+
+
+def _rows(lines: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -223,6 +304,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(listing(found, LOSSES[options.list].scores * options.rows**2))
         return
     counts = {f"{name}, {dtype}": counted(name, dtype) for name in LOSSES for dtype in DTYPES}
+    for name in COMPILED:
+        for dtype in COMPILED_DTYPES:
+            counts[f"{name}, {dtype}"]["compiled"] = compiled(name, dtype)
     made = table(counts)
     print(made)
     if options.record:

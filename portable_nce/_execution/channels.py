@@ -52,7 +52,7 @@ class Channel(NamedTuple):
     def pull(
         self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None, sums: Array | None = None
     ) -> tuple[Arrays, Arrays]:
-        """Cotangents of the operands with a gradient, from the cotangent of the scores, and its row `sums` if they are known."""
+        """Cotangents of the operands with a gradient, from the scores' cotangent and its row `sums`, if they are known."""
         if route is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, route)
         if self.in_halves:

@@ -168,8 +168,9 @@ class Channels(Source):
         del k, factor
         to_rows: Arrays = ()
         to_columns: Arrays = ()
+        sums = sums if len(cotangents) == 1 else None
         each = zip(self.channels, rows, self.columns, cotangents, kept, strict=True)
         for channel, of_rows, of_columns, cotangent, route in each:
-            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route, sums if len(cotangents) == 1 else None)
+            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route, sums)
             to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns

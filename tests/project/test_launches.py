@@ -21,12 +21,21 @@ SLACK = 0.9
 @pytest.mark.parametrize("dtype", launches.DTYPES)
 @pytest.mark.parametrize("name", launches.LOSSES)
 def test_a_loss_stays_within_its_limits(name: str, dtype: str) -> None:
-    limits, counts = LIMITS[f"{name}, {dtype}"], launches.counted(name, dtype)
+    limits, counts = {**LIMITS[f"{name}, {dtype}"]}, launches.counted(name, dtype)
+    limits.pop("compiled", None)
     of_dtypes, counted = limits.pop("products"), counts.pop("products")
     assert counted.keys() == of_dtypes.keys(), "dtypes of the products"
     for what, number in {**counts, **counted}.items():
         limit = {**limits, **of_dtypes}[what]
         assert SLACK * limit <= number <= limit, what
+
+
+@pytest.mark.parametrize("dtype", launches.COMPILED_DTYPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if "supcon" in name else pytest.mark.full) for name in launches.COMPILED]
+)
+def test_a_compiled_loss_stays_within_its_limits(name: str, dtype: str) -> None:
+    assert launches.compiled(name, dtype) == LIMITS[f"{name}, {dtype}"]["compiled"]
 
 
 def test_the_table_is_made_of_the_limits() -> None:
