@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple, Self, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
@@ -148,6 +149,11 @@ class Positives(Record):
     """
 
     known, has_labels, views = True, False, 1
+
+    @property
+    def fixed(self) -> tuple[Any, ...]:
+        """The kind, and its fields except arrays."""
+        return (type(self), *[x for x in self._contents() if type(x) in {bool, int}])
 
     @property
     def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
@@ -318,6 +324,11 @@ class Pairing(EqualByContents):
         # count, where those of the rule would cost as much as the scores.
         self.outline: Rule | None = None
 
+    @property
+    def fixed(self) -> tuple[Any, ...]:
+        """All fields except arrays."""
+        return (*_fixed(self), *self.positives.fixed)
+
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
         return f"<pairing {name.removesuffix('_rule').strip('_').replace('_', ' ')}>"
@@ -407,6 +418,8 @@ class Pairing(EqualByContents):
         rule = self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule)
         return self._replace(rule=rule, positives=ByRule(rows, columns, pairs), **fields, **_DERIVED)
 
+
+_fixed = attrgetter(*[x for x in Pairing._fields if x not in {"positives", "valid_rows", "valid_columns"}])
 
 _DERIVED: dict[str, Any] = {
     "valid_rows": (),

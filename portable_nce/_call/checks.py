@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .._core.checks import (
@@ -14,6 +15,7 @@ from .._core.checks import (
     shape_of,
 )
 from .._core.namespace import common_namespace, namespace_of
+from .._core.protocol import Array, Namespace
 from .._core.ranks import RankReport, Ranks, Shards, agree
 from .._core.registry import adapter_of
 from .._core.types import ReductionName
@@ -27,7 +29,17 @@ from ..similarities import (
     numbers_of_columns,
 )
 from .entry import checked_parameters, entered_from, same_width
-from .records import Arguments, LossCall, LossOptions, PairChecks
+from .records import Arguments, ColumnLayout, LossCall, LossOptions, PairChecks
+
+
+def checked_entries(
+    xp: Namespace, embeddings: Sequence[Array], parameters: dict[str, Any], options: LossOptions, layout: ColumnLayout
+) -> tuple[dict[str, Any], Array | None]:
+    """Parameters and row weights: what depends on entries or on the kind of an array is checked in each call."""
+    for x in embeddings:
+        adapter_of(x).check(x)
+    x = embeddings[0]
+    return checked_parameters(xp, parameters, options, layout, x), row_weights(xp, options.weights, x.shape[0], x)
 
 
 def check_similarity(chosen: Similarity, args: Arguments) -> None:
@@ -125,8 +137,6 @@ def checked(call: LossCall, options: LossOptions) -> Arguments:
     xp, options = entered.xp, entered.options
     # Rows that are also the columns stay one array, so that a 16-bit gradient is rounded once.
     x, *partners, y = entered.arrays if len(call.embeddings) > 1 else entered.arrays * 2
-    for z in (x, y):
-        adapter_of(z).check(z)
     shape_of(names[0], x, "(N, D)")
     if layout.paired:
         check_rows(names[1], y, x, layout.remedy)
@@ -138,11 +148,9 @@ def checked(call: LossCall, options: LossOptions) -> Arguments:
     args = Arguments(
         xp, names, x, partners, y, inputs, entered.others, call.objective, call.pairing, pairs, options, layout, dtype
     )
-    return args._replace(
-        pairs=_check_pairing(args),
-        parameters=checked_parameters(xp, entered.others, options, layout, x),
-        options=options._replace(weights=row_weights(xp, options.weights, x.shape[0], x)),
-    )
+    pairs = _check_pairing(args)
+    parameters, weights = checked_entries(xp, (x, *partners, y), entered.others, options, layout)
+    return args._replace(pairs=pairs, parameters=parameters, options=options._replace(weights=weights))
 
 
 def agree_on_arguments(across: Ranks, args: Arguments, compared: dict[str, Any]) -> Shards:

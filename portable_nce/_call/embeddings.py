@@ -12,7 +12,6 @@ from .._core.checks import (
     check_called,
     check_choice,
     is_at_hand,
-    row_weights,
 )
 from .._core.namespace import namespace_of, native
 from .._core.notes import listening
@@ -42,8 +41,9 @@ from .checks import (
     check_objective_across,
     check_similarity,
     checked,
+    checked_entries,
 )
-from .entry import checked_options, checked_parameters, repeat_for_views, scale_in
+from .entry import checked_options, repeat_for_views, scale_in
 from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of, with_live_rows
 from .records import ANY, OBJECTIVES, ColumnLayout, Embedding, LossCall, LossOptions
 from .results import finish
@@ -264,13 +264,10 @@ def _run_plan(plan: Plan, call: LossCall) -> Array:
     options = call.options
     embeddings = [native(x.array if isinstance(x, Embedding) else x) for x in call.embeddings.values()]
     xp = namespace_of(*embeddings)
-    for z in embeddings:
-        adapter_of(z).check(z)
     arrays = [upcast(xp, z) for z in embeddings]
     x = arrays[0]
-    n_rows = x.shape[0]
-    parameters = repeat_for_views(checked_parameters(xp, call.parameters, options, call.layout, x), n_rows)
-    weights = row_weights(xp, options.weights, n_rows, x)
+    parameters, weights = checked_entries(xp, arrays, call.parameters, options, call.layout)
+    parameters = repeat_for_views(parameters, x.shape[0])
     with adapter_of(x).full_precision(x):
         scale = scale_in(xp, parameters, options, x)
         matrix = ScoreMatrix(

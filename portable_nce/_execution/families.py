@@ -132,7 +132,7 @@ class Softmax(Family):
         positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
             positive = from_mask(xp, scores[0], positives, single=single, weights=weights, unshifted=True)
-            exps = self.terms(scores[0], None, spare=self.facts.fresh and not self.plan.objective.separate)
+            exps = self.terms(scores[0], None, spare=not self.plan.objective.separate)
             terms = xp.where(negatives, exps, 0.0)
             positive = positive if single else positive.with_exponentials(xp, exps)
             return ExpSum(None, xp.sum(terms, axis=1)), terms, positive

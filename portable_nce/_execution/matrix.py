@@ -25,7 +25,7 @@ from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
-from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel, with_own
+from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .families import PairsPlan, Plan, SoftmaxPlan
@@ -405,11 +405,8 @@ class ScoreMatrix(NamedTuple):
             row_numbers=() if self.shard is None else (self.shard.rows,),
             column_numbers=() if self.shard is None else (self.shard.columns,),
         )
-        rule, one_per_row, shape = self.pairing.rule, self.pairing.one_per_row, self.shape
-        if self.shard is not None:
-            return PairRule(rule, one_per_row, self.shard.shape), inputs
-        whole = with_own(rule) if adapter_of(self.rows[0]).mode == "eager" and shape[0] == shape[1] else None
-        return PairRule(rule if whole is None else whole, one_per_row, self_pairs=whole is not None), inputs
+        shape = None if self.shard is None else self.shard.shape
+        return PairRule(self.pairing.rule, self.pairing.one_per_row, shape), inputs
 
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """Two-sided sweep over this matrix, or None if rows and columns cannot share tiles."""

@@ -81,7 +81,8 @@ def kind_of(call: Any) -> Hashable | None:
     mask. If the objective is made from parameters, the kind includes those that are numbers.
     """
     options = call.options
-    whole = options.across is None and options.mask is None and call.layout.opposite is None
+    whole = options.across is None and options.mask is None
+    whole = whole and call.layout.opposite is None and call.layout.later_weights is None
     # By type first: an array compares itself.
     plain = type(options.similarity) is str and type(options.reduction) is str and type(options.hardness) is float
     if not (whole and plain and not options.hardness):
@@ -121,29 +122,14 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
     every = [*arrays, *rows, *columns, *pairs, *others]
     level = max([getattr(x, "level", 0) for x in every])  # kinds have relative levels: each tape has a new one
     same = [id(x) for x in every]
-    static = (
-        options.similarity,
-        options.reduction,
-        *options[5:7],
-        options.symmetric,
-        options.scaled_by,
-        call.layout,
-        call.dtype,
-    )
+    static = (*options.fixed, call.layout, call.dtype)
     return (
         adapter,
         *[_array_kind(x, level) for x in every],
         *map(same.index, same),  # which arrays are identical
         *(len(arrays), len(rows), len(columns), len(pairs), options.weights is None),
         objective,
-        *(
-            pairing.rule,
-            type(positives),  # the rule has the other fields
-            pairing.extra_columns,
-            pairing.exchangeable,
-            pairing.one_per_row,
-            pairing.one_per_column,
-        ),
+        *pairing.fixed,
         *numbers,
         *[x[1:] if isinstance(x, tuple) else None for x in embeddings],
         *map(type, static),  # True == 1 == 1.0

@@ -22,7 +22,7 @@ class ScoreFacts(NamedTuple):
 
     `bound`: largest magnitude of a score; `finite`: no score overflows; `complete`: every row has a positive and
     `n_negatives`; `absent`: a score up to this belongs to a column left out; `single`: no row has several
-    positives; `fresh`: scores of masked tiles may be overwritten.
+    positives.
     """
 
     bound: float = math.inf
@@ -32,7 +32,6 @@ class ScoreFacts(NamedTuple):
     n_negatives: int = 0
     divisor: int | None = None
     single: bool = False
-    fresh: bool = False
 
 
 class RowLosses(NamedTuple):
@@ -100,7 +99,10 @@ class Family(ABC):
 
     @abstractmethod
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[Any, Any, Any]:
-        """What a masked tile adds to its rows, its residual, and its positives."""
+        """What a masked tile adds to its rows, its residual, and its positives.
+
+        Scores of a known bound may be overwritten: they are inner products, in a new array.
+        """
 
     @abstractmethod
     def merge(self, parts: list[Any]) -> tuple[Any, Sequence[Any]]:
@@ -147,11 +149,9 @@ class Family(ABC):
         With several, `to_positive` are factors of their exponentials and of their weights, or the cotangents.
         """
         negative, coefficient = self.tile_cotangent(residual, losses, rescale)
-        to_positive, plus_product = losses.to_positive, adapter_of(negative).plus_product
+        to_positive = losses.to_positive
         negative *= coefficient[:, None]
         if positive.weight_sum is None:
-            return (plus_product(negative, members.positives, to_positive[:, None]),)
-        if len(to_positive.shape) == 2:  # noqa: PLR2004  (cotangents)
-            return (negative + to_positive,)
-        cotangent = plus_product(negative, positive.terms, to_positive[0, ...])
-        return (plus_product(cotangent, positive.weights, -to_positive[1, ...]),)
+            return (adapter_of(negative).plus_product(negative, members.positives, to_positive[:, None]),)
+        several = len(to_positive.shape) > 2  # noqa: PLR2004  (factors)
+        return (positive.added(negative, to_positive) if several else negative + to_positive,)

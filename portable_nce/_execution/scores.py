@@ -22,14 +22,12 @@ class Source:
     `tiles`: the column operands of each tile, those with a gradient first. `n_differentiated`: numbers of row operands
     and of column operands with a gradient. Operands are never overwritten.
 
-    A source has `negative_scores` if its tiles hold negatives alone, and `scores` if its tiles are masked; these may be
-    overwritten if they are `fresh`. The law of
+    A source has `negative_scores` if its tiles hold negatives alone, and `scores` if its tiles are masked. The law of
     all: ``⟨pullback(c), d⟩ = ⟨c, derivative of the scores along d⟩`` for cotangents c and directions d.
     """
 
     tiles: Sequence[Any]
     n_differentiated: tuple[int, int]
-    fresh = True
 
     def block_operands(self, block: Inputs, sharpness: Array | None) -> Any:
         """The rows of a block, as the other methods take them."""
@@ -44,7 +42,10 @@ class Source:
         raise NotImplementedError
 
     def scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
-        """Scores (n, k) of a tile by each channel, without sharpness, and what `pullback` needs of them."""
+        """Scores (n, k) of a tile by each channel, without sharpness, and what `pullback` needs of them.
+
+        The caller may overwrite inner products alone.
+        """
         raise NotImplementedError
 
     def pullback(  # noqa: PLR0917  (all that is known of a tile)
@@ -147,7 +148,6 @@ class Channels(Source):
         if need_grad and self.channels[0].in_halves:  # once, for all blocks
             self.columns[0] = p.with_weights(p.operand_of(self.columns[0]))
         self.tiles = [inputs.columns]
-        self.fresh = all(channel.inner_product for channel in self.channels)
 
     def positive_scores(self, block: Inputs, start: Array | int) -> None:
         """None: the positives are entries of the tile."""

@@ -14,7 +14,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Members, NoPositives, Positives, Rule, Tile, split, undefined_rows
+from ..pairings import Members, NoPositives, Positives, Rule, Tile, split, undefined_rows, with_own
 from .inputs import Inputs
 from .row_losses import Exclude
 from .tiling import Bounds
@@ -67,13 +67,12 @@ class SortedClasses(NamedTuple):
 class PairRule(NamedTuple):
     """The rule of a pairing, applied to each block; `single`: no row has several positives.
 
-    `shape`: shape of the whole matrix, if this is a shard. `self_pairs`: column i is row i itself, and left out.
+    `shape`: shape of the whole matrix, if this is a shard.
     """
 
     rule: Rule
     single: bool = False
     shape: tuple[int, int] | None = None
-    self_pairs: bool = False
 
 
 Sets = Diagonals | SortedClasses | PairRule
@@ -234,7 +233,9 @@ class RuleSets(TileSets):
         first, shape = inputs.rows[0], inputs.shape
         xp = self.xp = namespace_of(first)
         self.rule, self.shape, self.device = pair_rule.rule, pair_rule.shape or shape, device_of(first)
-        self.self_pairs = pair_rule.self_pairs
+        # Clearing a diagonal takes less than a mask of it.
+        in_order = adapter_of(first).mode == "eager" and not inputs.column_numbers and shape[0] == shape[1]
+        self.with_own = with_own(self.rule) if in_order else None
         self.dtype = upcast(xp, first).dtype
         (numbers,) = inputs.column_numbers or (xp.arange(shape[1], device=self.device),)
         self.numbers, *self.labels = [xp.expand_dims(x, axis=0) for x in (numbers, *inputs.column_labels)]
@@ -245,11 +246,11 @@ class RuleSets(TileSets):
         (numbers,) = block.row_numbers or (xp.arange(block.rows[0].shape[-2], device=self.device) + start,)
         numbers, *labels = [xp.expand_dims(x, axis=1) for x in (numbers, *block.row_labels)]
         both = tuple(labels), tuple(self.labels)
-        members = split(self.rule, Tile(numbers, self.numbers, *self.shape, *both, block.pairs, self.dtype, mask))
-        if not self.self_pairs:
-            return members
-        tile = TilePosition(start, 0, self.shape[1], self.shape[1])
-        return Members(*[put_diagonal(x, 0, value=False, tile=tile) for x in members[:2]], *members[2:])
+        tile = Tile(numbers, self.numbers, *self.shape, *both, block.pairs, self.dtype, mask)
+        if self.with_own is None:
+            return split(self.rule, tile)
+        members, place = split(self.with_own, tile), TilePosition(start, 0, self.shape[1], self.shape[1])
+        return Members(*[put_diagonal(x, 0, value=False, tile=place) for x in members[:2]], *members[2:])
 
 
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:

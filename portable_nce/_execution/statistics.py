@@ -40,15 +40,13 @@ class PositiveSums(NamedTuple):
 
         See `Family.masked_cotangents`.
         """
-        if self.members is not None:
-            return xp.stack([factor, of_weights])[..., None]
-        return self.terms * factor[:, None] - self.times_weights(xp, of_weights)
+        both = xp.stack([factor, of_weights])[..., None]
+        return both if self.members is not None else self.added(xp.zeros_like(self.terms), both)
 
-    def times_weights(self, xp: Namespace, numbers: Array) -> Array:
-        """A number of each row times the weight of each finite positive."""
-        if self.weighted:
-            return self.weights * numbers[:, None]
-        return xp.where(self.weights, numbers[:, None], 0.0)
+    def added(self, x: Array, factors: Array) -> Array:
+        """A tile, which may be overwritten as the exponentials may, plus the cotangents of these factors."""
+        plus_product = adapter_of(x).plus_product
+        return plus_product(plus_product(x, self.terms, factors[0, ...]), self.weights, -factors[1, ...])
 
 
 class RowSums(NamedTuple):

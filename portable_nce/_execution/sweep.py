@@ -121,8 +121,7 @@ class _OneSided:
         layout, plan, inputs = self.layout, self.layout.plan, self.inputs
         if isinstance(layout.sets, s.PairRule):
             of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
-            bound = self._bound() if of_sums else math.inf
-            return ScoreFacts(bound, single=layout.sets.single, fresh=self.source.fresh)
+            return ScoreFacts(self._bound() if of_sums else math.inf, single=layout.sets.single)
         bound = self._bound()
         finite = layout.finite(inputs.rows[0])
         complete, negatives = False, 0
@@ -132,7 +131,7 @@ class _OneSided:
         # If all rows count, the slopes are divided by their number.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
-        return ScoreFacts(bound, finite, complete, absent, negatives, divisor, fresh=True)
+        return ScoreFacts(bound, finite, complete, absent, negatives, divisor)
 
     def run(self) -> SweepResult:
         need_grad, (n_rows, n_columns) = self.need_grad, self.source.n_differentiated
@@ -238,9 +237,8 @@ class _OneSided:
         losses = block.losses
         if isinstance(tile.sets, Members):
             result = self.family.masked_cotangents(tile.residual, block.positives, losses, tile.sets, rescale)
-            sums = None
-            if self.layout.channels[0].in_halves:  # others do not need them
-                sums = self.family.masked_sums(tile.part, block.positives, losses, rescale)
+            in_halves = self.layout.channels[0].in_halves  # others need no sums
+            sums = self.family.masked_sums(tile.part, block.positives, losses, rescale) if in_halves else None
             return tuple(map(scaling.cleared, result)), None, sums
         matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
         if not self.positives_in_tile:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
+from portable_nce import pairings
+from portable_nce._call.records import ANY, PAIRED, LossCall, LossOptions
 from portable_nce._execution import plans
 from portable_nce._execution.replay import MOST
 from portable_nce.testing.cases import LOSSES, example
@@ -166,6 +168,105 @@ def test_plans_hold_no_array(name: str) -> None:
     gc.collect()
     assert plans.PLANS
     assert all(reference() is None for reference in references)
+
+
+X, Y = np.random.default_rng(3).normal(size=(2, 4, 3))
+ONES, LABELS = np.ones(4), np.asarray([0, 1, 0, 1])
+CALL = LossCall(
+    {"x": X, "y": Y},
+    pnce.objectives.info_nce(),
+    pairings.diagonal(),
+    LossOptions(0.5, "cosine", None, None, "mean", "auto", None, None),
+    ANY,
+    {"temperature": 0.5},
+    None,
+)
+# Another value of each field; the parameters have the temperature.
+OTHER_FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "": (
+        CALL,
+        {
+            "embeddings": {"x": X, "y": Y[:3, :]},
+            "objective": pnce.objectives.info_nce(multi_positive="pooled"),
+            "pairing": pairings.two_views(),
+            "options": CALL.options._replace(reduction="sum"),
+            "layout": PAIRED,
+            "parameters": {"temperature": ONES},
+            "dtype": np.float32,
+        },
+    ),
+    "options": (
+        CALL.options,
+        {
+            "similarity": "dot",
+            "mask": ONES > 0,
+            "weights": ONES,
+            "reduction": "sum",
+            "block_size": 2,
+            "precision": "high",
+            "across": object(),
+            "symmetric": True,
+            "hardness": 0.5,
+            "scaled_by": "logit_scale",
+        },
+    ),
+    "layout": (
+        CALL.layout,
+        {
+            "paired": True,
+            "replicated": True,
+            "joined": 2,
+            "views": 2,
+            "opposite": (X, Y),
+            "agreed_on": {"size": 3},
+            "remedy": "...",
+            "later_weights": ONES,
+        },
+    ),
+    "pairing": (
+        CALL.pairing,
+        {
+            "rule": pairings.two_views().rule,
+            "positives": pairings.AheadOfQueue(),
+            "valid_rows": (ONES > 0,),
+            "valid_columns": (ONES > 0,),
+            "one_per_row": False,
+            "one_per_column": False,
+            "extra_columns": True,
+            "exchangeable": False,
+            "without_negatives": True,
+            "paired": False,
+            "outline": pairings.two_views().rule,
+        },
+    ),
+    "pairing.positives": (pairings.OnDiagonals(1), {"views": 2}),
+    "pairing.positives of labels": (
+        pairings.SameLabel(*(LABELS, LABELS, True)),
+        {"rows": LABELS + 1, "columns": LABELS + 1, "own": False},
+    ),
+}
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize("record", OTHER_FIELDS)
+def test_a_kind_of_call_depends_on_each_field_of_its_records(record: str) -> None:
+    """A kind of None has no plan."""
+    given, others = OTHER_FIELDS[record]
+    assert {*given._fields} - {*others} == ({"temperature"} if record == "options" else set())
+    field = record.partition(" ")[0].split(".")
+
+    def kind(record: Any) -> Any:
+        if field == [""]:
+            return plans.kind_of(record)
+        if len(field) == 1:
+            return plans.kind_of(CALL._replace(**{field[0]: record}))
+        return plans.kind_of(CALL._replace(pairing=CALL.pairing._replace(positives=record)))
+
+    own = kind(given)
+    assert own == kind(given)
+    assert own is not None
+    for name, other in others.items():
+        assert kind(given._replace(**{name: other})) != own, name
 
 
 def test_the_same_array_twice_is_another_kind() -> None:
