@@ -9,9 +9,9 @@ Under `torch.compile`, inductor fuses these operations: for the losses of `COMPI
 between the products are counted, on the CPU and without generating them, each with the bytes of tiles that it reads and
 writes. The products themselves stay as they are.
 
-`python benchmarks/launches.py` prints the tables; `--record` writes them into benchmarks/launches.md, and the counts into
-tests/launches.json, which `tests/project/test_launches.py` takes as upper limits. `--list "clip, dot" --dtype bfloat16`
-lists the operations of one call; `--rows 128 --width 128` chooses a size. Needs torch.
+`python benchmarks/launches.py` prints the tables; `--record` writes them into benchmarks/launches.md, and the counts
+into tests/launches.json, which `tests/project/test_launches.py` takes as upper limits. `--list "clip, dot" --dtype
+bfloat16` lists the operations of one call; `--rows 128 --width 128` chooses a size. Needs torch.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Channel(NamedTuple):
     def pull(
         self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None, sums: Array | None = None
     ) -> tuple[Arrays, Arrays]:
-        """Cotangents of the operands with a gradient, from the scores' cotangent and its row `sums`, if they are known."""
+        """Cotangents of the operands with a gradient, from the scores' cotangent; `sums`: its row sums, if known."""
         if route is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, route)
         if self.in_halves:
