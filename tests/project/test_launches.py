@@ -34,6 +34,8 @@ def test_a_loss_stays_within_its_limits(name: str, dtype: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if "supcon" in name else pytest.mark.full) for name in launches.COMPILED]
 )
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # likewise
 def test_a_compiled_loss_stays_within_its_limits(name: str, dtype: str) -> None:
     assert launches.compiled(name, dtype) == LIMITS[f"{name}, {dtype}"]["compiled"]
 
