@@ -109,7 +109,7 @@ class Defaults:
     def clipped(self, x: Array, low: float, high: float) -> Array | None:
         return None
 
-    def softplus_and_sigmoid(self, x: Array) -> tuple[Array, Array] | None:
+    def softplus_and_sigmoid(self, x: Array, *, bounded: bool, need_slope: bool) -> tuple[Array, Array] | None:
         return None
 
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:

@@ -457,7 +457,7 @@ class TorchAdapter(Defaults):
     def clipped(self, x: Any, low: float, high: float) -> Any:
         return None if torch.compiler.is_compiling() else torch.clamp(x, low, high)
 
-    def softplus_and_sigmoid(self, x: Any) -> tuple[Any, Any] | None:
+    def softplus_and_sigmoid(self, x: Any, *, bounded: bool, need_slope: bool) -> tuple[Any, Any] | None:
         if x.device.type == "cpu" or _is_observed((x,)):
             return None
         return torch.nn.functional.softplus(x, threshold=40.0), torch.sigmoid(x)

@@ -92,7 +92,7 @@ def softplus_and_sigmoid(
     xp: Namespace, t: Array, *, bounded: bool = False, need_slope: bool = True
 ) -> tuple[Array, Array]:
     """Softplus and its derivative, None if not needed; `bounded`: no exponential overflows."""
-    kernels = adapter_of(t).softplus_and_sigmoid(t)
+    kernels = adapter_of(t).softplus_and_sigmoid(t, bounded=bounded, need_slope=need_slope)
     if kernels is not None:
         return kernels
     if bounded:

@@ -202,8 +202,11 @@ class Adapter(Differentiation, Protocol):
         ...
 
     @kernel
-    def softplus_and_sigmoid(self, x: Array) -> tuple[Array, Array] | None:
-        """Return ``log(1 + exp(x))`` and its derivative with small relative errors; None for the core's formula."""
+    def softplus_and_sigmoid(self, x: Array, *, bounded: bool, need_slope: bool) -> tuple[Array, Array] | None:
+        """Return ``log(1 + exp(x))`` and its derivative with small relative errors; None for the core's formula.
+
+        `bounded`: no exponential overflows. Without `need_slope`, the derivative is ignored.
+        """
         ...
 
     @kernel

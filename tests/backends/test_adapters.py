@@ -197,3 +197,20 @@ def test_sums_are_recorded() -> None:
         value, slope = pnce.value_and_grad(lambda x, a=axis: (adapter_of(x).sum_along(x, a) ** 2).sum())(x)
         assert value == (x.sum(axis=axis) ** 2).sum()
         np.testing.assert_array_equal(slope, np.broadcast_to(2 * x.sum(axis=axis, keepdims=True), x.shape))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_strips_of_rows_have_the_numbers_of_the_whole(*, turned: bool) -> None:
+    """In either memory order, and with rows that the strips do not divide evenly."""
+    rng = np.random.default_rng(8)
+    x = rng.uniform(-30.0, 30.0, size=(1001, 401)).astype(np.float32)
+    x[3, 5] = np.nan
+    ours, before = x.T if turned else x, x.copy()
+    odds = np.exp(ours)
+    found = adapter_of(ours).softplus_and_sigmoid(ours, bounded=True, need_slope=True)
+    assert found is not None
+    for own, wanted in zip(found, (np.log1p(odds), odds / (odds + 1.0)), strict=True):
+        np.testing.assert_array_equal(own, wanted)
+        assert own.strides == ours.strides
+    np.testing.assert_array_equal(x, before)
+    assert adapter_of(ours).softplus_and_sigmoid(ours, bounded=False, need_slope=True) is None

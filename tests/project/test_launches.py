@@ -30,6 +30,8 @@ def test_a_loss_stays_within_its_limits(name: str, dtype: str) -> None:
         assert SLACK * limit <= number <= limit, what
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("dtype", launches.COMPILED_DTYPES)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if "supcon" in name else pytest.mark.full) for name in launches.COMPILED]
