@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from .._core.namespace import is_array, is_number, namespace_of
@@ -39,14 +38,6 @@ class LossOptions(NamedTuple):
     symmetric: bool = False
     hardness: float = 0.0
     scaled_by: str = "temperature"
-
-    @property
-    def fixed(self) -> tuple[Any, ...]:
-        """All options except the arrays by which rows and scores are multiplied."""
-        return _fixed(self)
-
-
-_fixed = itemgetter(*[k for k, name in enumerate(LossOptions._fields) if name not in {"temperature", "weights"}])
 
 
 class Embedding(NamedTuple):

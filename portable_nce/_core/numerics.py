@@ -126,11 +126,6 @@ def safe_quotient(xp: Namespace, x: Array, divisor: Array) -> Array:
     return xp.where(zero, xp.zeros_like(x), x) / xp.where(zero, xp.ones_like(divisor), divisor)
 
 
-def rows_where(xp: Namespace, live: Array, *arrays: Array) -> list[Array]:
-    """Arrays (N, D) with zeros in the rows that a boolean array (N,) does not mark: these may hold NaN."""
-    return [xp.where(live[:, None], x, xp.zeros_like(x)) for x in arrays]
-
-
 def largest_entry(x: Array) -> float | None:
     """Largest magnitude of an array's entries, or None if they cannot be read without waiting."""
     low, high = entries_at_hand(x, least, largest)

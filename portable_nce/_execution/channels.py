@@ -49,14 +49,12 @@ class Channel(NamedTuple):
             return product(operand_of(rows), operand_of(columns)), None
         return _scored(self.scores, rows, columns)
 
-    def pull(
-        self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None, sums: Array | None = None
-    ) -> tuple[Arrays, Arrays]:
-        """Cotangents of the operands with a gradient, from the scores' cotangent; `sums`: its row sums, if known."""
+    def pull(self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None) -> tuple[Arrays, Arrays]:
+        """Cotangents of the operands with a gradient, from the cotangent of the scores."""
         if route is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, route)
         if self.in_halves:
-            return _product_cotangents(operand_of(rows), operand_of(columns), cotangent, sums)
+            return _product_cotangents(operand_of(rows), operand_of(columns), cotangent)
         pullback: Any = self.pullback
         result: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
         return result
@@ -104,10 +102,8 @@ def _token_cotangents(
     return (scores.of_each_row(to_rows, rows),), (scores.of_each_row(to_columns, columns),)
 
 
-def _product_cotangents(
-    rows: Operand, columns: Operand, cotangent: Array, sums: Array | None = None
-) -> tuple[Arrays, Arrays]:
-    to_rows, to_columns = pullback(cotangent, None, rows, columns, need_grad=(True, True), sums=sums)
+def _product_cotangents(rows: Operand, columns: Operand, cotangent: Array) -> tuple[Arrays, Arrays]:
+    to_rows, to_columns = pullback(cotangent, None, rows, columns, need_grad=(True, True))
     return (to_rows,), (to_columns,)
 
 

@@ -142,15 +142,6 @@ class Softmax(Family):
         sums, terms = exponentials(xp, of_negatives, negatives)
         return sums, terms, from_mask(xp, scores[0], positives, single=single, weights=weights)
 
-    def masked_sums(self, part: ExpSum, positive: PositiveSums, losses: RowLosses, rescale: Any) -> Array | None:
-        to_positive, sums = losses.to_positive, part.total * losses.coefficient
-        sums = sums if rescale is None else sums * rescale
-        if positive.weight_sum is None:
-            return sums + to_positive
-        if self.plan.objective.separate:
-            return None
-        return sums + positive.sums.total * to_positive[0, :, 0] - positive.weight_sum * to_positive[1, :, 0]
-
     def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | PositiveSums:
         """The positives; their plain scores if the log-odds alone decide the loss."""
         may_use_odds = self.may_use_odds and present is None and len(scores.shape) == 1

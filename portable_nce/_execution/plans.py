@@ -81,8 +81,7 @@ def kind_of(call: Any) -> Hashable | None:
     mask. If the objective is made from parameters, the kind includes those that are numbers.
     """
     options = call.options
-    whole = options.across is None and options.mask is None
-    whole = whole and call.layout.opposite is None and call.layout.later_weights is None
+    whole = all(x is None for x in (options.across, options.mask, call.layout.opposite, call.layout.later_weights))
     # By type first: an array compares itself.
     plain = type(options.similarity) is str and type(options.reduction) is str and type(options.hardness) is float
     if not (whole and plain and not options.hardness):
@@ -122,7 +121,7 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
     every = [*arrays, *rows, *columns, *pairs, *others]
     level = max([getattr(x, "level", 0) for x in every])  # kinds have relative levels: each tape has a new one
     same = [id(x) for x in every]
-    static = (*options.fixed, call.layout, call.dtype)
+    static = (*options._replace(temperature=None, weights=None), call.layout, call.dtype)
     return (
         adapter,
         *[_array_kind(x, level) for x in every],

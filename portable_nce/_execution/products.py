@@ -51,8 +51,6 @@ class Operand(NamedTuple):
 
 def operand_of(arrays: Sequence[Array]) -> Operand:
     """The operand of an array `x`, followed for 16-bit products by the part, or by the divisor and the part."""
-    if isinstance(arrays, Operand):
-        return arrays
     x, *halves = arrays
     return Operand(x, *(halves if len(halves) == 2 else [None, *halves]))  # noqa: PLR2004
 
@@ -170,8 +168,8 @@ def pullback(
 
         to rows: coefficient * (residual @ columns)        to columns: residual.T @ (coefficient * rows)
 
-    For 16-bit products see `_cotangents_of_halves`; `sums`: row sums of the residual, if they are known. With a
-    coefficient and sums, no entry of the residual is negative.
+    For 16-bit products see `_cotangents_of_halves`; `sums`: row sums of the residual, if they are known, and no entry
+    is negative.
     """
     counts, factors = (len(rows.arrays), len(columns.arrays)), () if coefficient is None else (coefficient,)
     stop = 1 + sum(counts)
@@ -283,7 +281,7 @@ def _cotangents_of_halves(
     adapter, columns = adapter_of(residual), columns if columns.weighted is not None else with_weights(columns)
     xp, multiply, dtype = namespace_of(residual), adapter.half_product, rows.part.dtype
     factor = 1.0 / rows.divisor if coefficient is None else coefficient[:, None] / rows.divisor
-    known, result = sums is not None and coefficient is not None, []
+    known, result = sums is not None, []
     row_sums: Array = sums
     if need_grad[0]:
         row_sums = (sums if sums is not None else adapter.sum_along(residual, 1))[:, None]

@@ -136,11 +136,6 @@ class Family(ABC):
         """Cotangent of a tile of negatives, as a matrix and a factor of each row; the residual may be overwritten."""
         return residual, losses.coefficient if rescale is None else losses.coefficient * rescale
 
-    def masked_sums(self, part: Any, positive: Any, losses: RowLosses, rescale: Any) -> Array | None:
-        """Sums (n,) of the cotangents of a masked tile's scores; None if they are not known."""
-        del part, positive, losses, rescale
-        return None
-
     def masked_cotangents(
         self, residual: Any, positive: PositiveSums, losses: RowLosses, members: Members, rescale: Any = None
     ) -> Arrays:
@@ -149,9 +144,8 @@ class Family(ABC):
         With several, `to_positive` are factors of their exponentials and of their weights, or the cotangents.
         """
         negative, coefficient = self.tile_cotangent(residual, losses, rescale)
-        to_positive = losses.to_positive
         negative *= coefficient[:, None]
         if positive.weight_sum is None:
-            return (adapter_of(negative).plus_product(negative, members.positives, to_positive[:, None]),)
-        several = len(to_positive.shape) > 2  # noqa: PLR2004  (factors)
-        return (positive.added(negative, to_positive) if several else negative + to_positive,)
+            return (adapter_of(negative).plus_product(negative, members.positives, losses.to_positive[:, None]),)
+        several = len(losses.to_positive.shape) > 2  # noqa: PLR2004  (factors)
+        return (positive.added(negative, losses.to_positive) if several else negative + losses.to_positive,)

@@ -53,8 +53,8 @@ class Source:
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the operands of rows and of columns, from the scores' cotangents, which may be overwritten.
 
-        The cotangent of the scores of the first channel is ``factor[:, None] * cotangents[0]``. `sums` (n,): the row
-        sums of ``cotangents[0]``, if they are known.
+        The cotangent of the scores of the first channel is ``factor[:, None] * cotangents[0]``. `sums` (n,): the sums
+        of the negatives' exponentials, if the cotangents are in proportion to these.
         """
         raise NotImplementedError
 
@@ -139,14 +139,12 @@ class GivenScores(Source):
 class Channels(Source):
     """The single tile of all columns, scored by any similarities."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, *, need_grad: bool) -> None:
+    def __init__(self, layout: Layout, inputs: Inputs) -> None:
         self.channels = layout.channels
         self.counts = [channel.rows for channel in self.channels]
         of_columns = [channel.columns for channel in self.channels]
         self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
         self.columns = by_channel(inputs.columns, of_columns)
-        if need_grad and self.channels[0].in_halves:  # once, for all blocks
-            self.columns[0] = p.with_weights(p.operand_of(self.columns[0]))
         self.tiles = [inputs.columns]
 
     def positive_scores(self, block: Inputs, start: Array | int) -> None:
@@ -165,12 +163,11 @@ class Channels(Source):
     def pullback(  # noqa: PLR0917
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
     ) -> tuple[Arrays, Arrays]:
-        del k, factor
+        del k, factor, sums
         to_rows: Arrays = ()
         to_columns: Arrays = ()
-        sums = sums if len(cotangents) == 1 else None
         each = zip(self.channels, rows, self.columns, cotangents, kept, strict=True)
         for channel, of_rows, of_columns, cotangent, route in each:
-            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route, sums)
+            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route)
             to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns

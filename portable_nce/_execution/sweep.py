@@ -57,9 +57,8 @@ class _OneSided:
     """State of a one-sided sweep: arrays, source of scores, sets and family."""
 
     def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
-        sets, first = layout.sets, inputs.rows[0]
-        self.by_rule = isinstance(sets, s.PairRule)
-        if self.by_rule and need_grad.gradients:  # a similarity's pullback returns all gradients
+        sets, first, given = layout.sets, inputs.rows[0], layout.channels[0].given
+        if isinstance(sets, s.PairRule) and need_grad.gradients:  # a similarity's pullback returns all gradients
             need_grad = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
         self.layout, self.need_grad = layout, need_grad
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
@@ -71,11 +70,10 @@ class _OneSided:
         self.source: Source
         self.sets: s.TileSets
         if isinstance(sets, s.PairRule):
-            self.source, self.sets = Channels(layout, inputs, need_grad=need_grad.gradients), s.RuleSets(sets, inputs)
+            self.source, self.sets = Channels(layout, inputs), s.RuleSets(sets, inputs)
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
-            given = layout.channels[0].given
             self.source = GivenScores(n_columns) if given else Products(inputs, need_grad, bounds)
             if isinstance(sets, s.SortedClasses):
                 assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
@@ -90,11 +88,9 @@ class _OneSided:
         facts = self._facts(n_rows)
         self.family: Family = family_of(self.xp, layout.plan, facts, need_grad=need_grad.gradients)
         # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
-        self.scaled = not (self.family.unshifted or layout.channels[0].given) and is_at_hand(inputs.rows[0])
-        self.scaled = self.scaled and self.adapter.is_plain(inputs.flat)
+        self.scaled = not (self.family.unshifted or given) and is_at_hand(first) and self.adapter.is_plain(inputs.flat)
         if self.diagonals is not None and isinstance(layout.plan, SoftmaxPlan):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
-            given = layout.channels[0].given
             whole = len(self.diagonals.distances) > 0 and len(inputs.row_labels) == 0
             whole = whole and self.tiling.block == n_rows and len(self.source.tiles) == 1
             of_halves = isinstance(self.source, Products) and self.source.columns.part is not None
@@ -221,7 +217,8 @@ class _OneSided:
             to_rows = (total,)
         to_columns: list[Array] = []
         for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
-            cotangents, factor, sums = self._score_cotangents(block, k, tile, rescale, scaling)
+            cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)
+            sums = tile.part.total if factor is not None and isinstance(tile.part, ExpSum) else None
             row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.kept, sums)
             to_rows = tuple(map(p.plus, to_rows, row_part)) if to_rows else row_part
             to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.restored, column_part))
@@ -229,19 +226,14 @@ class _OneSided:
 
     def _score_cotangents(
         self, block: _Block, k: int, tile: _FilledTile, rescale: Any, scaling: p.Scaling
-    ) -> tuple[Arrays, Array | None, Array | None]:
-        """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1).
-
-        The third are the row sums of the first matrix, if they are known.
-        """
+    ) -> tuple[Arrays, Array | None]:
+        """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1)."""
         losses = block.losses
         if isinstance(tile.sets, Members):
             result = self.family.masked_cotangents(tile.residual, block.positives, losses, tile.sets, rescale)
-            in_halves = self.layout.channels[0].in_halves  # others need no sums
-            sums = self.family.masked_sums(tile.part, block.positives, losses, rescale) if in_halves else None
-            return tuple(map(scaling.cleared, result)), None, sums
+            return tuple(map(scaling.cleared, result)), None
         matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
         if not self.positives_in_tile:
-            return (matrix,), factor, tile.part.total if isinstance(tile.part, ExpSum) else None
+            return (matrix,), factor
         assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
-        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None, None
+        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None
