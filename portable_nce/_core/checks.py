@@ -493,4 +493,4 @@ _OF_SCORES = {
     "dim": "rows are the first axis",
     "axis": "rows are the first axis",
 }
-"""Remedies for options of other functions and libraries, by name."""
+"""Remedies for options that other functions and libraries have, by name."""

@@ -60,7 +60,7 @@ def reciprocal(x: Array) -> Array:
 
 
 def clipped(xp: Namespace, x: Array, low: float, high: float) -> Array:
-    """Entries limited to a range; NaN stays NaN.
+    """Limit entries to a range; NaN stays NaN.
 
     Not by array-api-compat's `clip`, which torch.compile cannot trace, and which waits for the device on CuPy.
     """

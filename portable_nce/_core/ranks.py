@@ -373,7 +373,7 @@ class Shards(NamedTuple):
         return self._replace(rows=self.columns, columns=self.rows)
 
     def own_first(self, x: Array, *, of_columns: bool = False) -> Array:
-        """Rows of all ranks, which every rank has, reordered cyclically from this rank's on."""
+        """Rotate a replicated array so that this rank's rows come first."""
         return namespace_of(x).roll(x, -self.first_row(of_columns=of_columns), axis=0)
 
     def first_row(self, *, of_columns: bool = False) -> Any:

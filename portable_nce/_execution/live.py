@@ -1,4 +1,4 @@
-"""Rows and columns that count, and zeros in place of the others: the only place that removes what those hold.
+"""Rows and columns that count, and zeros in place of the others: the only place that removes their contents.
 
 A row that does not count (of weight 0, masked, without a positive, an empty slot of a queue) may hold NaN or infinity:
 padding, or the output of a failed encoder. Its loss is left out of the sum, but its gradient would not be: 0 times NaN

@@ -213,11 +213,11 @@ class Scaling(NamedTuple):
         return x / self.unit if self.unit < 1 else x
 
     def restored(self, x: Array | None) -> Array | None:
-        """A result of divided coefficients, times the unit."""
+        """Multiply a result of divided coefficients by the unit."""
         return x if x is None or self.unit == 1 else x * self.unit
 
     def cleared(self, tile: Array) -> Array:
-        """The cotangent of a tile, with 0 for subnormal numbers."""
+        """Replace subnormal numbers in the cotangent of a tile by 0."""
         if not self.clears:
             return tile
         xp = namespace_of(tile)

@@ -109,7 +109,7 @@ def partners(xp: Namespace, diagonals: Diagonals, columns: Array, n_rows: int) -
 
 
 def add_partners(xp: Namespace, diagonals: Diagonals, to_columns: Array, to_partners: Sequence[Array]) -> Array:
-    """Cotangent of the columns, with the cotangents of the partners added at their columns."""
+    """Add the cotangents of the partners to the cotangent of their columns."""
     if diagonals.n_own_columns is not None:
         first, others = to_columns[: diagonals.n_own_columns, ...], to_columns[diagonals.n_own_columns :, ...]
         return xp.concat([add_partners(xp, diagonals._replace(n_own_columns=None), first, to_partners), others], axis=0)
@@ -143,7 +143,7 @@ def by_partner(numbers: Array, count: int) -> list[Array]:
 
 
 def put_diagonal(x: Array, distance: int, value: float | Array, tile: TilePosition) -> Array:
-    """A tile with a number, or one per row, on the diagonal at a distance; the tile may be overwritten."""
+    """Put a number, or one per row, on the diagonal of a tile at a distance; the tile may be overwritten."""
     if adapter_of(x).mode != "eager":
         return adapter_of(x).fill_columns(x, _diagonal_columns(x, distance, tile) - tile.low, value)
     start, low, high, n_columns = tile
@@ -192,7 +192,7 @@ class DiagonalSets(NamedTuple):
         return exclude
 
     def put(self, x: Array, values: Array, k: int, start: Array | int) -> Array:
-        """Tile k with the cotangents of the positives' scores at their entries; the tile may be overwritten."""
+        """Put the cotangents of the positives' scores at their entries of tile k, which may be overwritten."""
         distances = self.diagonals.distances
         for distance, value in zip(distances, by_partner(values, len(distances)), strict=True):
             x = put_diagonal(x, distance, value, self._position(k, start))
@@ -254,7 +254,7 @@ class RuleSets(TileSets):
 
 
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:
-    """NaN in the scores of rows with a pair of weight NaN; `counts`: weights also count pairs, and NaN counts 1."""
+    """Put NaN into the scores of rows with a weight of NaN; `counts`: weights also count pairs, and NaN counts 1."""
     undefined = undefined_rows(members)
     if undefined is None:
         return members, scores

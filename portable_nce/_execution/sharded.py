@@ -103,7 +103,7 @@ def sharded_matrix(
 
 
 def _gather_columns(shards: Shards, x: Array, n_rows: int, n_extra: int, *, sent_as: Any = None) -> Array:
-    """Array of the columns of all ranks, then of the extra columns, which are equal on all ranks."""
+    """Gather an array of the columns of all ranks; the extra columns, equal on all ranks, come last."""
     if not n_extra:
         return shards.gather(x, sent_as=sent_as, of_columns=True)
     own = shards.gather(x[:n_rows, ...], sent_as=sent_as, of_columns=True)
@@ -154,12 +154,12 @@ def _indices(xp: Namespace, counts: Sequence[int], joined: int, device: object) 
 
 
 def _take_columns(pairs: Array, shard: Shard) -> Array:
-    """Array of pairs with its columns, which are in the order of one process, in the order of the shard."""
+    """Reorder the columns of an array of pairs, from the order of one process to the order of the shard."""
     return namespace_of(pairs, shard.columns).take(pairs, shard.columns, axis=1)
 
 
 def _rows_of_transpose(shards: Shards, pairs: Array, shard: Shard, n_columns: int) -> Array:
-    """Rows of the transpose of an array of pairs that belong to this rank's own columns."""
+    """Take the rows of the transpose of an array of pairs that belong to this rank's own columns."""
     whole = shards.flags(pairs)
     xp = namespace_of(whole)
     return xp.matrix_transpose(xp.take(whole, shard.columns[:n_columns], axis=1))
