@@ -42,7 +42,10 @@ def files_of(libraries: Sequence[str], *, suite: bool = False) -> dict[str, Path
         kept = suite or place.parts[0] not in OPTIONAL
         if kept and path.suffix in {".py", ".typed"} and not (place.parts[0] == "modules" and path.name in others):
             found[place.as_posix()] = path
-    names = {"__init__", *(path.stem for path in (ROOT / "backends").glob("*.py") if path.stem.startswith(libraries))}
+    names = {
+        "__init__",
+        *(path.stem for path in (ROOT / "backends").glob("*.py") if path.stem.startswith(tuple(libraries))),
+    }
     while further := {name for name in names for name in imports(name)} - names:
         names |= further
     found["backends/py.typed"] = ROOT / "backends" / "py.typed"
@@ -60,7 +63,7 @@ def imports(adapter: str) -> Iterator[str]:
 def vendor(target: Path, libraries: Sequence[str] = LIBRARIES, *, suite: bool = False, dependency: bool = True) -> None:
     """Copy the package, and its dependency, into a folder of another library."""
     shutil.rmtree(target / NAME, ignore_errors=True)
-    for place, path in files_of(tuple(libraries), suite=suite).items():
+    for place, path in files_of(libraries, suite=suite).items():
         (target / NAME / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / NAME / place)
     (target / "__init__.py").touch()
