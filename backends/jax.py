@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer, eval_context
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from .defaults import Arrays, Defaults, Function, Pulls, Step
@@ -124,6 +124,18 @@ def _halves(*arrays: Any, functions: _Static) -> list[Any]:
     return result
 
 
+def _derivative(function: Function, primals: Arrays, tangents: Arrays) -> tuple[list[Any], list[Any]]:
+    """Values of a function, and its tangents; other arrays than those with a tangent are constants."""
+    live = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+    def of_live(*own: Any) -> list[Any]:
+        given = dict(zip(live, own, strict=True))
+        return jax.tree.leaves(function(*(given.get(k, x) for k, x in enumerate(primals))))
+
+    values, slopes = jax.jvp(of_live, [primals[k] for k in live], [tangents[k] for k in live])
+    return values, slopes
+
+
 def _halves_types(*types: Any, functions: _Static) -> list[Any]:
     return list(jax.make_jaxpr(functions.inside[1])(*types).out_avals)
 
@@ -136,18 +148,13 @@ def _halves_tangent(primals: Arrays, tangents: Arrays, *, functions: _Static) ->
     if not live:
         return values, [jnp.zeros_like(x) for x in values]
 
-    def with_those(places: Sequence[int], arrays: Arrays, *own: Any) -> Any:
-        given = dict(zip(places, own, strict=True))
-        return plainly(*(given.get(k, x) for k, x in enumerate(arrays)))
-
     if not pulls:
-        own, of_own = (tuple(x[k] for k in live) for x in (primals, tangents))
         with _full_precision():
-            return values, jax.tree.leaves(jax.jvp(partial(with_those, live, primals), own, of_own)[1])
+            return values, _derivative(plainly, primals, tangents)[1]
     parts = []
     for k in live:
         (x,) = _varying((tangents[k],), primals)
-        maps = _Static((lambda x, *arrays, k=k: with_those([k], arrays, x), pulls[k]))
+        maps = _Static((lambda x, *arrays, k=k: plainly(*arrays[:k], x, *arrays[k + 1 :]), pulls[k]))
         parts.append(_linear_p.bind(x, *primals, maps=maps))
     return values, [sum(parts[1:], parts[0])]
 
@@ -180,8 +187,7 @@ def _linear_tangent(primals: Arrays, tangents: Arrays, *, maps: _Static) -> tupl
     if not isinstance(first, ad.Zero):
         parts.append(_linear_p.bind(first, *constants, maps=maps))
     if not all(isinstance(t, ad.Zero) for t in others):
-        fill: Any = ad.instantiate_zeros
-        parts.append(jax.jvp(partial(_linear, x, maps=maps), constants, list(map(fill, others)))[1])
+        parts += _derivative(partial(_linear, x, maps=maps), tuple(constants), tuple(others))[1]
     return value, sum(parts[1:], parts[0])
 
 
@@ -202,14 +208,46 @@ def _linear_batch(arrays: Arrays, axes: Sequence[int | None], *, maps: _Static) 
     return _linear_p.bind(x, *arrays[1:], maps=mapped), 0
 
 
-def _primitive(name: str, function: Function, types: Function, tangent: Any, batch: Any, *, several: bool) -> Any:
+# A sweep is a primitive as well. In the gradient of a jitted loss, JAX evaluates scans partially even if all inputs are
+# known, and moves what does not depend on the block before the loop: tiles of constants, which each block would read.
+# The program is traced where the sweep is called, since precision and dtypes may be others where it is lowered.
+
+
+def _sweep(*arrays: Any, program: Any) -> list[Any]:
+    result: list[Any] = jaxpr_as_fun(program)(*arrays)
+    return result
+
+
+def _sweep_types(*types: Any, program: Any) -> list[Any]:
+    del types
+    return list(program.out_avals)
+
+
+def _sweep_tangent(primals: Arrays, tangents: Arrays, *, program: Any) -> tuple[list[Any], list[Any]]:
+    return _derivative(jaxpr_as_fun(program), primals, tangents)
+
+
+def _sweep_batch(
+    size: int, name: Any, _: Any, arrays: Arrays, axes: Sequence[int | None], *, program: Any
+) -> tuple[list[Any], list[int | None]]:
+    """The program, mapped over an axis whose name its collectives may use."""
+    if all(axis is None for axis in axes):
+        return _sweep_p.bind(*arrays, program=program), [None] * len(program.out_avals)
+    values = jax.vmap(jaxpr_as_fun(program), tuple(axes), axis_size=size, axis_name=name)(*arrays)
+    return values, [0] * len(values)
+
+
+def _primitive(
+    name: str, function: Function, types: Function, tangent: Any, batch: Any, *, several: bool, named: bool = False
+) -> Any:
+    """Primitive with these rules; `named`: its rule for batches takes the size and the name of the axis."""
     primitive: Any = Primitive(f"portable_nce_{name}")
     primitive.multiple_results = several
     primitive.def_impl(function)
     primitive.def_abstract_eval(types)
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=several))
     ad.primitive_jvps[primitive] = tangent
-    batching.primitive_batchers[primitive] = batch
+    (batching.axis_primitive_batchers if named else batching.primitive_batchers)[primitive] = batch
     return primitive
 
 
@@ -220,6 +258,7 @@ _linear_p = _primitive("linear", _linear, _linear_type, _linear_tangent, _linear
 `jax.custom_derivatives.linear_call` supports neither `jax.vmap` nor derivatives by the other arrays.
 """
 ad.primitive_transposes[_linear_p] = _linear_transpose
+_sweep_p = _primitive("sweep", _sweep, _sweep_types, _sweep_tangent, _sweep_batch, several=True, named=True)
 
 
 @dataclass(frozen=True)
@@ -265,11 +304,19 @@ def _with_gradient(function: Callable[..., Arrays]) -> Any:
 
     def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
         need_grad = tuple(not isinstance(t, SymbolicZero) for t in tangents)
+
+        def swept(*arrays: Any) -> list[Any]:
+            value, constant, *gradients = run(static, *arrays, need_grad=any(need_grad) and need_grad)
+            return [value, constant, *(g for g, own in zip(gradients, need_grad, strict=False) if own)]
+
         with _full_precision():
             with _outside_trace(arrays):
-                value, constant, *gradients = run(static, *arrays, need_grad=any(need_grad) and need_grad)
-            pairs = zip(gradients, tangents, need_grad, strict=False)
-            products = [jnp.vdot(g, t) for g, t, own in pairs if own and g is not None]
+                if any(isinstance(x, Tracer) for x in arrays):
+                    value, constant, *gradients = _sweep_p.bind(*arrays, program=jax.make_jaxpr(swept)(*arrays))
+                else:
+                    value, constant, *gradients = swept(*arrays)
+            needed = [t for t, own in zip(tangents, need_grad, strict=True) if own]
+            products = [jnp.vdot(g, t) for g, t in zip(gradients, needed, strict=False)]
         slope = jnp.reshape(sum(products), value.shape) if products else jnp.zeros_like(value)
         constant = jax.lax.stop_gradient(constant)
         return (value, constant), (slope, jnp.zeros_like(constant))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -406,6 +406,27 @@ def test_jax_lowers_every_loss_for_devices_that_are_not_here(name: str) -> None:
     text = traced.lower(lowering_platforms=("cuda", "tpu")).as_text()
     products = [line for line in text.splitlines() if "dot_general" in line]
     assert all("HIGHEST" in line for line in products), products
+
+
+def loops_of(program: Any) -> Iterator[Any]:
+    """Scans of a program, and of the programs in the parameters of its equations."""
+    for equation in program.eqns:
+        if equation.primitive.name == "scan":
+            yield equation
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            yield from loops_of(inner) if hasattr(inner, "eqns") else ()
+
+
+@pytest.mark.parametrize("name", ["info_nce", "clip", "supcon", "dcl", "siglip", "moco queue"])
+def test_jax_computes_no_tile_before_its_loop(name: str) -> None:
+    """Loops take rows and columns, but no array of the size of a tile of scores."""
+    call = Call(name, rows=8, block_size=4)
+    places = tuple(range(len(call.numbers)))
+    loops = [*loops_of(jax.make_jaxpr(jax.value_and_grad(call, places))(*call.jax()))]
+    taken = [x.aval.shape for loop in loops for x in loop.invars]
+    given = {x.shape[-1] for x in call.jax() if x.ndim > 1}
+    assert loops
+    assert [shape for shape in taken if len(shape) == 2 and shape[0] == 4 and shape[1] not in given] == []
 
 
 @each_way
