@@ -16,6 +16,7 @@ from .._core.numerics import clipped
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .inputs import Arrays
+from .tiling import Bounds
 
 
 class Operand(NamedTuple):
@@ -160,6 +161,7 @@ def pullback(
     *,
     need_grad: tuple[bool, bool],
     sums: Array | None = None,
+    turned: bool = False,
 ) -> tuple[Array | None, Array | None]:
     """Cotangents of the rows and columns of a tile; None where `need_grad` is False. The residual may be overwritten.
 
@@ -169,14 +171,14 @@ def pullback(
         to rows: coefficient * (residual @ columns)        to columns: residual.T @ (coefficient * rows)
 
     For 16-bit products see `_cotangents_of_halves`; `sums`: row sums of the residual, if they are known, and no entry
-    is negative.
+    is negative. `turned`: the cotangent of the columns is transposed (see `sums_are_turned`).
     """
     counts, factors = (len(rows.arrays), len(columns.arrays)), () if coefficient is None else (coefficient,)
     stop = 1 + sum(counts)
 
     def plainly(*arrays: Array) -> Arrays:
         factor = arrays[-1] if factors else None
-        return _plain_cotangents(arrays[0], factor, arrays[1], arrays[1 + counts[0]], need_grad)
+        return _plain_cotangents(arrays[0], factor, arrays[1], arrays[1 + counts[0]], need_grad, turned=turned)
 
     def of_halves(*arrays: Array) -> Arrays:
         both = rows.with_arrays(arrays[1 : 1 + counts[0]]), columns.with_arrays(arrays[1 + counts[0] : stop])
@@ -237,7 +239,13 @@ def scaling_of(coefficient: Array, *, bounded: bool) -> Scaling:
 
 
 def _plain_cotangents(
-    residual: Array, coefficient: Array | None, rows: Array, columns: Array, need_grad: tuple[bool, bool]
+    residual: Array,
+    coefficient: Array | None,
+    rows: Array,
+    columns: Array,
+    need_grad: tuple[bool, bool],
+    *,
+    turned: bool = False,
 ) -> Arrays:
     factor = None if coefficient is None else coefficient[:, None]
     result = []
@@ -245,7 +253,8 @@ def _plain_cotangents(
         back = residual @ columns
         result.append(back if factor is None else factor * back)
     if need_grad[1]:
-        result.append(residual.T @ (rows if factor is None else factor * rows))
+        own = rows if factor is None else factor * rows
+        result.append(own.T @ residual if turned else residual.T @ own)
     return tuple(result)
 
 
@@ -345,11 +354,19 @@ def plus(total: Array, part: Array) -> Array:
     return total
 
 
-def empty_sums(arrays: Sequence[Array]) -> tuple[Array, ...]:
+def empty_sums(arrays: Sequence[Array], *, turned: bool = False) -> tuple[Array, ...]:
     """Initial sums in the shapes of arrays: None, or zeros for a traced scan, which needs arrays."""
     if len(arrays) == 0 or adapter_of(arrays[0]).mode != "traced":
         return (None,) * len(arrays)
-    return tuple(namespace_of(x).zeros_like(x) for x in arrays)
+    return tuple(namespace_of(x).zeros_like(x.T if turned else x) for x in arrays)
+
+
+def sums_are_turned(columns: Operand, block: int | Bounds, n_rows: int) -> bool:
+    """Whether cotangents of columns are summed as (D, n): in a traced loop over blocks of rows.
+
+    XLA's library for products on processors takes row-major operands: `rows.T @ residual`, not `residual.T @ rows`.
+    """
+    return adapter_of(columns.x).mode == "traced" and columns.part is None and block != n_rows
 
 
 ABSENT = -0.5

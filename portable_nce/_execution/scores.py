@@ -14,13 +14,15 @@ from .channels import Route
 from .families import sharpened
 from .inputs import Arrays, Inputs, by_channel
 from .layouts import Layout, NeedGrad
+from .tiling import Tiling
 
 
 class Source:
     """Scores of the tiles of a matrix, and the cotangents of its operands.
 
     `tiles`: the column operands of each tile, those with a gradient first. `n_differentiated`: numbers of row operands
-    and of column operands with a gradient. Operands are never overwritten.
+    and of column operands with a gradient. `turned`: cotangents of column operands are transposed. Operands are never
+    overwritten.
 
     A source has `negative_scores` if its tiles hold negatives alone, and `scores` if its tiles are masked. The law of
     all: ``⟨pullback(c), d⟩ = ⟨c, derivative of the scores along d⟩`` for cotangents c and directions d.
@@ -28,6 +30,7 @@ class Source:
 
     tiles: Sequence[Any]
     n_differentiated: tuple[int, int]
+    turned = False
 
     def block_operands(self, block: Inputs, sharpness: Array | None) -> Any:
         """The rows of a block, as the other methods take them."""
@@ -65,9 +68,10 @@ class Products(Source):
     n_differentiated = (1, 1)
     """Numbers of row operands and of column operands that have a gradient."""
 
-    def __init__(self, inputs: Inputs, need_grad: NeedGrad, bounds: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, inputs: Inputs, need_grad: NeedGrad, tiling: Tiling) -> None:
         self.need_grad = (need_grad.rows, need_grad.columns)
-        self.columns = p.operand_of(inputs.columns)
+        self.columns, (n_rows, n_columns) = p.operand_of(inputs.columns), inputs.shape
+        self.turned, bounds = p.sums_are_turned(self.columns, tiling.block, n_rows), tiling.tiles(n_columns)
         if need_grad.rows:
             self.columns = p.with_weights(self.columns)
         self.tiles = self.score_columns = p.operand_pieces(self.columns, bounds)
@@ -101,8 +105,8 @@ class Products(Source):
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of rows and columns."""
         del kept
-        operands, need_grad = (rows[0], self.tiles[k]), self.need_grad
-        to_rows, to_columns = p.pullback(cotangents[0], factor, *operands, need_grad=need_grad, sums=sums)
+        options: dict[str, Any] = {"need_grad": (need_grad := self.need_grad), "sums": sums, "turned": self.turned}
+        to_rows, to_columns = p.pullback(cotangents[0], factor, rows[0], self.tiles[k], **options)
         return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
 
 

@@ -74,7 +74,7 @@ class _OneSided:
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
-            self.source = GivenScores(n_columns) if given else Products(inputs, need_grad, bounds)
+            self.source = GivenScores(n_columns) if given else Products(inputs, need_grad, self.tiling)
             if isinstance(sets, s.SortedClasses):
                 assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
                 self.sets = s.ClassSets(sets, block, labels)
@@ -133,7 +133,8 @@ class _OneSided:
         need_grad, (n_rows, n_columns) = self.need_grad, self.source.n_differentiated
         count = n_rows if need_grad.rows else 0
         tiles = [x for tile in self.source.tiles for x in tile[:n_columns]]
-        init = p.empty_sums(tiles) if need_grad.columns else ()
+        turned = self.source.turned
+        init = p.empty_sums(tiles, turned=turned) if need_grad.columns else ()
         blocks = self.tiling.block
         carry, (values, counts, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
         result = SweepResult(values, counts, Gradients(), self.family.facts.divisor)
@@ -142,6 +143,7 @@ class _OneSided:
         to_rows, gradients = gradients[:count], gradients[count:]
         to_columns: list[Array | None] = [None] * n_columns
         if need_grad.columns:
+            carry = tuple(x.T for x in carry) if turned else carry
             to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
         to_partners: list[Array | None] = [None] * len(self.inputs.partners)
         if self._returns_positives():

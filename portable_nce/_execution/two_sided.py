@@ -100,6 +100,7 @@ class _Square:
         self.sets = s.DiagonalSets(self.diagonals, self.bounds, self.n_columns)
         columns = p.operand_of(inputs.columns)
         self.tiles = p.operand_pieces(p.with_weights(columns) if self.to_rows else columns, self.bounds)
+        self.turned = p.sums_are_turned(columns, self.blocks, self.n)
         self.keep = self.tiles_of.keep and self.need_grad
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or scores if they need a shift
         self.sums: list[ExpSum] = []
@@ -244,19 +245,20 @@ class _Square:
                 cotangent = scaling.cleared(cotangent)
                 if self.is_one_tile():  # then it includes the cotangents of positives
                     cotangent = self.sets.put(cotangent, self.to_positive, k, start)
-                parts = p.pullback(cotangent, None, rows, self.tiles[k], need_grad=need_grad)
+                parts = p.pullback(cotangent, None, rows, self.tiles[k], need_grad=need_grad, turned=self.turned)
                 if self.to_rows:
                     to_rows = p.plus(to_rows, parts[0])
                 if self.to_columns:
                     to_columns[k] = p.plus(to_columns[k], parts[1])
             return tuple(to_columns), (to_rows,) if self.to_rows else ()
 
-        init = p.empty_sums([tile.x for tile in self.tiles]) if self.to_columns else ()
+        init = p.empty_sums([tile.x for tile in self.tiles], turned=self.turned) if self.to_columns else ()
         xs = (*self.operand.arrays, of_rows, *tops)
         carry, result = self.adapter.scan(step, init, xs, self.blocks)
         to_rows = result[0] if self.to_rows else None
         to_columns: Array = None
         if self.to_columns:
+            carry = tuple(x.T for x in carry) if self.turned else carry
             parts = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
             to_columns = p.concat_rows(xp, parts)
         if not self.is_one_tile():

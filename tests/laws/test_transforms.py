@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -408,25 +409,40 @@ def test_jax_lowers_every_loss_for_devices_that_are_not_here(name: str) -> None:
     assert all("HIGHEST" in line for line in products), products
 
 
-def loops_of(program: Any) -> Iterator[Any]:
-    """Scans of a program, and of the programs in the parameters of its equations."""
+def equations_of(program: Any, kind: str) -> Iterator[Any]:
+    """Equations of a kind in a program, and in the programs that its equations hold."""
     for equation in program.eqns:
-        if equation.primitive.name == "scan":
+        if equation.primitive.name == kind:
             yield equation
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            yield from loops_of(inner) if hasattr(inner, "eqns") else ()
+            yield from equations_of(inner, kind) if hasattr(inner, "eqns") else ()
+
+
+@lru_cache
+def loops_of(name: str) -> tuple[list[Any], Callable[[Any], bool]]:
+    """The loops of a loss with gradients, and whether the shape of a number in them is that of a tile."""
+    call = Call(name, rows=8, block_size=4)
+    places = tuple(range(len(call.numbers)))
+    loops = [*equations_of(jax.make_jaxpr(jax.value_and_grad(call, places))(*call.jax()), "scan")]
+    widths = {x.shape[-1] for x in call.jax() if x.ndim > 1}
+    assert loops
+    return loops, lambda x: len(x.aval.shape) == 2 and x.aval.shape[0] == 4 and x.aval.shape[1] not in widths
 
 
 @pytest.mark.parametrize("name", ["info_nce", "clip", "supcon", "dcl", "siglip", "moco queue"])
 def test_jax_computes_no_tile_before_its_loop(name: str) -> None:
     """Loops take rows and columns, but no array of the size of a tile of scores."""
-    call = Call(name, rows=8, block_size=4)
-    places = tuple(range(len(call.numbers)))
-    loops = [*loops_of(jax.make_jaxpr(jax.value_and_grad(call, places))(*call.jax()))]
-    taken = [x.aval.shape for loop in loops for x in loop.invars]
-    given = {x.shape[-1] for x in call.jax() if x.ndim > 1}
-    assert loops
-    assert [shape for shape in taken if len(shape) == 2 and shape[0] == 4 and shape[1] not in given] == []
+    loops, is_tile = loops_of(name)
+    assert [x for loop in loops for x in loop.invars if is_tile(x)] == []
+
+
+@pytest.mark.parametrize("name", ["info_nce", "clip", "dcl", "siglip", "moco queue"])
+def test_jax_transposes_no_tile(name: str) -> None:
+    """Gradients of columns are summed as (D, N): XLA's fast products on processors take row-major operands."""
+    loops, is_tile = loops_of(name)
+    transposed = [x for loop in loops for one in equations_of(loop.params["jaxpr"], "transpose") for x in one.invars]
+    assert transposed
+    assert [x for x in transposed if is_tile(x)] == []
 
 
 @each_way
