@@ -49,12 +49,14 @@ class Channel(NamedTuple):
             return product(operand_of(rows), operand_of(columns)), None
         return _scored(self.scores, rows, columns)
 
-    def pull(self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None) -> tuple[Arrays, Arrays]:
-        """Cotangents of the operands with a gradient, from the cotangent of the scores."""
+    def pull(
+        self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None, *, turned: bool = False
+    ) -> tuple[Arrays, Arrays]:
+        """Cotangents of the operands with a gradient, from the scores' cotangent; `turned`: see `products.pullback`."""
         if route is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, route)
-        if self.in_halves:
-            return _product_cotangents(operand_of(rows), operand_of(columns), cotangent)
+        if self.inner_product:
+            return _product_cotangents(operand_of(rows), operand_of(columns), cotangent, turned=turned)
         pullback: Any = self.pullback
         result: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
         return result
@@ -102,8 +104,10 @@ def _token_cotangents(
     return (scores.of_each_row(to_rows, rows),), (scores.of_each_row(to_columns, columns),)
 
 
-def _product_cotangents(rows: Operand, columns: Operand, cotangent: Array) -> tuple[Arrays, Arrays]:
-    to_rows, to_columns = pullback(cotangent, None, rows, columns, need_grad=(True, True))
+def _product_cotangents(
+    rows: Operand, columns: Operand, cotangent: Array, *, turned: bool = False
+) -> tuple[Arrays, Arrays]:
+    to_rows, to_columns = pullback(cotangent, None, rows, columns, need_grad=(True, True), turned=turned)
     return (to_rows,), (to_columns,)
 
 

@@ -143,13 +143,16 @@ class GivenScores(Source):
 class Channels(Source):
     """The single tile of all columns, scored by any similarities."""
 
-    def __init__(self, layout: Layout, inputs: Inputs) -> None:
-        self.channels = layout.channels
+    def __init__(self, layout: Layout, inputs: Inputs, tiling: Tiling) -> None:
+        self.channels, n_rows = layout.channels, inputs.shape[0]
         self.counts = [channel.rows for channel in self.channels]
         of_columns = [channel.columns for channel in self.channels]
         self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
         self.columns = by_channel(inputs.columns, of_columns)
         self.tiles = [inputs.columns]
+        self.turned = all(channel.inner_product for channel in self.channels) and all(
+            p.sums_are_turned(p.operand_of(columns), tiling.block, n_rows) for columns in self.columns
+        )
 
     def positive_scores(self, block: Inputs, start: Array | int) -> None:
         """None: the positives are entries of the tile."""
@@ -172,6 +175,6 @@ class Channels(Source):
         to_columns: Arrays = ()
         each = zip(self.channels, rows, self.columns, cotangents, kept, strict=True)
         for channel, of_rows, of_columns, cotangent, route in each:
-            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route)
+            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route, turned=self.turned)
             to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns

@@ -70,7 +70,7 @@ class _OneSided:
         self.source: Source
         self.sets: s.TileSets
         if isinstance(sets, s.PairRule):
-            self.source, self.sets = Channels(layout, inputs), s.RuleSets(sets, inputs)
+            self.source, self.sets = Channels(layout, inputs, self.tiling), s.RuleSets(sets, inputs)
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []

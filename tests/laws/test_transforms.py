@@ -436,7 +436,7 @@ def test_jax_computes_no_tile_before_its_loop(name: str) -> None:
     assert [x for loop in loops for x in loop.invars if is_tile(x)] == []
 
 
-@pytest.mark.parametrize("name", ["info_nce", "clip", "dcl", "siglip", "moco queue"])
+@pytest.mark.parametrize("name", ["info_nce", "clip", "supcon", "dcl", "siglip"])
 def test_jax_transposes_no_tile(name: str) -> None:
     """Gradients of columns are summed as (D, N): XLA's fast products on processors take row-major operands."""
     loops, is_tile = loops_of(name)
