@@ -250,7 +250,7 @@ class RuleSets(TileSets):
         if self.with_own is None:
             return split(self.rule, tile)
         members, place = split(self.with_own, tile), TilePosition(start, 0, self.shape[1], self.shape[1])
-        return Members(*[put_diagonal(x, 0, value=False, tile=place) for x in members[:2]], *members[2:])
+        return Members(*[put_diagonal(x, 0, value=False, tile=place) for x in members[:2]], *members[2:])  # type: ignore[call-arg]
 
 
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:
