@@ -183,13 +183,13 @@ def counted(name: str, dtype: str) -> dict[str, Any]:
     }
 
 
-@torch.library.custom_op("launches::half_product", mutates_args=())  # type: ignore[untyped-decorator]
+@torch.library.custom_op("launches::half_product", mutates_args=())
 def half_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Product of 16-bit matrices in float32, which PyTorch lacks on the CPU."""
     return x.float() @ y.float()
 
 
-@half_product.register_fake  # type: ignore[untyped-decorator]
+@half_product.register_fake
 def _(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.new_empty((x.shape[0], y.shape[1]), dtype=torch.float32)
 
