@@ -58,6 +58,11 @@ def wanted_of(case: Case) -> list[oracles.Nested]:
     return [sum(value) if isinstance(value, list) else value, *gradients.values()]
 
 
+def of_halves(case: Case, dtype: str) -> float:
+    """Largest error of a gradient by 16-bit products; that of a number is a small difference of large terms."""
+    return EPS[dtype] * (1.0 if all(isinstance(x, list) for x in case.arguments.values()) else 2.0)
+
+
 def value_and_gradients(name: str, arrays: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
     """Value of a loss and gradients by name; row losses are summed.
 

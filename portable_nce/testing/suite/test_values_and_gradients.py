@@ -20,7 +20,7 @@ from ..variants import (
     case_named,
     differentiate,
 )
-from .calls import FEW, TOLERANCE, wanted_of
+from .calls import FEW, TOLERANCE, of_halves, wanted_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,11 +101,6 @@ def test_products_of_sixteen_bits(variant: Variant, case_name: str) -> None:
     case, errors = errors_in_sixteen_bits(variant, case_name, "bfloat16")
     assert errors["value"] <= TOLERANCE[case.regime]["bfloat16"], errors
     assert max(errors.values()) <= of_halves(case, "bfloat16"), errors
-
-
-def of_halves(case: Case, dtype: str) -> float:
-    """Largest error of a gradient by 16-bit products; that of a number is a small difference of large terms."""
-    return EPS[dtype] * (1.0 if all(isinstance(x, list) for x in case.arguments.values()) else 2.0)
 
 
 def errors_in_sixteen_bits(variant: Variant, case_name: str, dtype: str) -> tuple[Case, dict[str, float]]:
