@@ -384,7 +384,7 @@ def top_k_accuracy(
 
     From embeddings:
 
-    >>> query, key = np.eye(3), np.asarray([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    >>> query, key = np.eye(3), np.asarray([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [1.0, 0.0, 0.05]])
     >>> round(float(pnce.diagnostics.top_k_accuracy(query, key)), 6)
     0.333333
     """
@@ -539,7 +539,7 @@ def mean_reciprocal_rank(
 
     From embeddings:
 
-    >>> query, key = np.eye(3), np.asarray([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    >>> query, key = np.eye(3), np.asarray([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [1.0, 0.0, 0.05]])
     >>> round(float(pnce.diagnostics.mean_reciprocal_rank(query, key)), 6)
     0.666667
     """
