@@ -75,6 +75,9 @@ class Defaults:
         xp = self.namespace(next((a for a in (x, y, z) if hasattr(a, "__recorded__")), x))
         return x + (xp.where(y, z, 0.0) if y.dtype == xp.bool else y * z)
 
+    def times_in_place(self, x: Array, y: Array) -> Array:
+        return x * y
+
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         return self.namespace(x).where(condition, x, value)
 

@@ -76,6 +76,11 @@ class NumpyAdapter(TapeAdapter):
         x += where(y, z, 0.0) if y.dtype == np.bool_ else np.multiply(y, z, out=y)
         return x
 
+    def times_in_place(self, x: Any, y: Any) -> Any:
+        if hasattr(x, "__recorded__") or hasattr(y, "__recorded__"):
+            return x * y
+        return np.multiply(x, y, out=x)
+
     def row_dots(self, x: Any, y: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(y, "__recorded__"):
             return super().row_dots(x, y)

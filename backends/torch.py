@@ -495,6 +495,9 @@ class TorchAdapter(Defaults):
             return super().plus_product(x, y, z)
         return torch.addcmul(x, y, z, out=x)
 
+    def times_in_place(self, x: Any, y: Any) -> Any:
+        return x * y if _is_observed((x, y)) else x.mul_(y)
+
     def where_in_place(self, condition: Any, x: Any, value: float) -> Any:
         if x.device.type == "cpu" or _is_observed((x,)):
             return super().where_in_place(condition, x, value)

@@ -160,6 +160,11 @@ class Adapter(Differentiation, Protocol):
         """Return ``x + y * z``; `x` and `y` have one shape, and may be overwritten unless `y` is boolean."""
 
     @kernel
+    def times_in_place(self, x: Array, y: Array) -> Array:
+        """Return ``x * y``, which has the shape of `x`; `x` may be overwritten."""
+        ...
+
+    @kernel
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         """Return `x` where a boolean array of its shape is true, and a number elsewhere; `x` may be overwritten."""
 

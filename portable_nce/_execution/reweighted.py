@@ -169,6 +169,4 @@ class Reweighted(Family):
         factor, quotient = losses.coefficient, losses.quotient
         if rescale is not None:
             factor, quotient = factor * rescale[1], quotient * rescale[2]
-        hard *= quotient[:, None]
-        hard -= soft
-        return hard, factor
+        return adapter_of(hard).times_in_place(hard, quotient[:, None]) - soft, factor

@@ -144,7 +144,7 @@ class Family(ABC):
         With several, `to_positive` are factors of their exponentials and of their weights, or the cotangents.
         """
         negative, coefficient = self.tile_cotangent(residual, losses, rescale)
-        negative *= coefficient[:, None]
+        negative = adapter_of(negative).times_in_place(negative, coefficient[:, None])
         if positive.weight_sum is None:
             return (adapter_of(negative).plus_product(negative, members.positives, losses.to_positive[:, None]),)
         several = len(losses.to_positive.shape) > 2  # noqa: PLR2004  (factors)

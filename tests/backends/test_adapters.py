@@ -169,16 +169,17 @@ def test_steps_of_masked_tiles_are_what_they_say(asarray: Callable[[Any], Any], 
     x[3, 4], y[5, 6] = np.inf, np.nan
     flags, factor = rng.uniform(size=x.shape) < 0.3, rng.normal(size=(130, 1)).astype(np.float32)
     flags[3, 4] = flags[5, 6] = False
-    wanted = np.where(flags, y, 0.0), x + np.where(flags, factor, 0.0), x + y * factor, flags.sum(axis=1)
+    wanted = np.where(flags, y, 0.0), x + np.where(flags, factor, 0.0), x + y * factor, flags.sum(axis=1), y * factor
 
     def steps(factor: Any) -> list[Any]:
-        ours = [asarray(z.copy()) for z in (x, y, x, x, y)]
+        ours = [asarray(z.copy()) for z in (x, y, x, x, y, y)]
         adapter, chosen = adapter_of(ours[0]), asarray(flags)
         return [
             adapter.where_in_place(chosen, ours[1], 0.0),
             adapter.plus_product(ours[0], chosen, factor),
             adapter.plus_product(ours[2], ours[4], factor),
             adapter.count_along(chosen, 1, ours[3].dtype),
+            adapter.times_in_place(ours[5], factor),
         ]
 
     if not recorded:

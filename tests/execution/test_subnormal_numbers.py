@@ -101,10 +101,10 @@ def test_no_subnormal_tile_is_multiplied(name: str, monkeypatch: pytest.MonkeyPa
     tiles: list[np.ndarray] = []
     multiply = products._plain_cotangents  # noqa: SLF001  (all products of cotangents)
 
-    def watched(residual: Any, *arguments: Any) -> Any:
+    def watched(residual: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(residual, np.ndarray):  # not a placeholder of a program
             tiles.append(np.abs(residual))
-        return multiply(residual, *arguments)
+        return multiply(residual, *arguments, **options)
 
     monkeypatch.setattr(products, "_plain_cotangents", watched)
     PLANS.clear()  # no call runs by a program
