@@ -58,6 +58,9 @@ class TapeArray:
 
     __slots__ = ("index", "level", "namespace", "node", "value")
 
+    committed = True
+    """As JAX's arrays that are tied to a device; here, so that asking for it is fast."""
+
     def __init__(self, value: Array, namespace: Any, level: int, node: Node | None = None, index: int = 0) -> None:
         self.value = value
         self.namespace: TapeNamespace = namespace
