@@ -179,7 +179,7 @@ def resident(field: str) -> int:
 def supcon(rows: int) -> Callable[[], float]:
     """Return a call of SupConLoss with its gradient; four rows have each label."""
     import torch
-    from pytorch_metric_learning.losses import SupConLoss
+    from pytorch_metric_learning.losses import SupConLoss  # pyright: ignore[reportMissingImports]  (in an environment of its own)
 
     torch.set_num_threads(1)
     embeddings = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(0), requires_grad=True)

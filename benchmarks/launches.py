@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import torch
+from torch._inductor.exc import InductorError
 from torch._inductor.graph import GraphLowering
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -224,7 +225,7 @@ def compiled(name: str, dtype: str) -> list[float]:
         mock.patch.object(GraphLowering, "compile_to_module", count),
         mock.patch.object(adapter, "half_devices", {"cpu"}),
         mock.patch.object(adapter, "half_product", half_product),
-        contextlib.suppress(torch._inductor.exc.InductorError),  # noqa: SLF001
+        contextlib.suppress(InductorError),
     ):
         torch.compile(LOSSES[name].loss, dynamic=False)(x, y)
     if not kernels:
