@@ -743,18 +743,27 @@ def docs(session: nox.Session) -> None:
     print(f"The site is {site / 'index.html'}")
 
 
-def outcomes(path: Path) -> dict[str, float]:
+def reports() -> dict[str, ET.Element]:
+    """Reports of pytest of this run, by session, in the order in which they were written."""
+    written = {path: path.stat().st_mtime for path in (WORK / "results").glob("*/junit.xml")}
+    found = {}
+    for path in sorted((path for path in written if written[path] >= STARTED), key=written.__getitem__):
+        suite = ET.parse(path).getroot().find("testsuite")  # noqa: S314  written by our own pytest a moment ago
+        assert suite is not None  # noqa: S101  pytest writes one
+        found[path.parent.name] = suite
+    return found
+
+
+def outcomes(suite: ET.Element) -> dict[str, float]:
     """Numbers of outcomes in a report of pytest."""
-    suite = ET.parse(path).getroot().find("testsuite")  # noqa: S314  written by our own pytest a moment ago
-    assert suite is not None  # noqa: S101  pytest writes one
     counts = {key: float(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped", "time")}
     counts["passed"] = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
     return counts
 
 
-def durations(path: Path) -> Iterator[tuple[float, str]]:
+def durations(suite: ET.Element) -> Iterator[tuple[float, str]]:
     """Seconds and name of each test in a report of pytest."""
-    for test in ET.parse(path).getroot().iter("testcase"):  # noqa: S314  likewise
+    for test in suite.iter("testcase"):
         yield float(test.get("time", 0)), f"{test.get('classname')}::{test.get('name')}"
 
 
@@ -765,24 +774,23 @@ def summary(session: nox.Session) -> None:
     The default run fails if it took more than one and a half times its budget of processor time.
     """
     total: dict[str, float] = {}
-    found = ((path.stat().st_mtime, path) for path in (WORK / "results").glob("*/junit.xml"))
-    reports = [path for written, path in sorted(found) if written >= STARTED]
+    suites = reports()
     print("\nTests, by session:")
-    for path in reports:
-        counts = outcomes(path)
+    for name, suite in suites.items():
+        counts = outcomes(suite)
         total = {key: total.get(key, 0.0) + value for key, value in counts.items()}
-        print(f"  {path.parent.name:38} {closing(counts)}")
+        print(f"  {name:38} {closing(counts)}")
     for name, reason in NOT_RUN.items():
         print(f"  {'conformance-' + name:38} NOT RUN: {reason}")
     print("\nSlowest tests:")
-    for seconds, name in sorted((test for path in reports for test in durations(path)), reverse=True)[:5]:
+    for seconds, name in sorted((test for suite in suites.values() for test in durations(suite)), reverse=True)[:5]:
         print(f"  {seconds:5.1f} s  {name}")
     used = os.times()
     processor = used.children_user + used.children_system
     print(f"\n===== {closing(total)} =====")
     minutes = f"{processor / 60:.1f} minutes of processor time in {(time.time() - STARTED) / 60:.1f} minutes"
     print(f"{minutes}; the budget of the default run is {BUDGET / 60:.0f} minutes of processor time")
-    if WORK / "results" / "tests" / "junit.xml" in reports and processor > 1.5 * BUDGET:
+    if "tests" in suites and processor > 1.5 * BUDGET:
         session.error("the default run takes too long: mark slow tests as `full`, or make them smaller")
 
 
