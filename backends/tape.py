@@ -59,7 +59,7 @@ class TapeArray:
     __slots__ = ("index", "level", "namespace", "node", "value")
 
     committed = True
-    """As JAX's arrays that are tied to a device; here, so that asking for it is fast."""
+    """Whether the array is tied to its device, as on JAX. The engine asks often, and a search in `value` is slow."""
 
     def __init__(self, value: Array, namespace: Any, level: int, node: Node | None = None, index: int = 0) -> None:
         self.value = value

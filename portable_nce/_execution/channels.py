@@ -55,7 +55,7 @@ class Channel(NamedTuple):
         """Cotangents of the operands with a gradient, from the scores' cotangent; `turned`: see `products.pullback`."""
         if route is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, route)
-        if self.in_halves or turned:
+        if self.inner_product:
             return _product_cotangents(operand_of(rows), operand_of(columns), cotangent, turned=turned)
         pullback: Any = self.pullback
         result: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)

@@ -169,4 +169,6 @@ class Reweighted(Family):
         factor, quotient = losses.coefficient, losses.quotient
         if rescale is not None:
             factor, quotient = factor * rescale[1], quotient * rescale[2]
-        return adapter_of(hard).times_in_place(hard, quotient[:, None]) - soft, factor
+        hard = adapter_of(hard).times_in_place(hard, quotient[:, None])
+        hard -= soft
+        return hard, factor

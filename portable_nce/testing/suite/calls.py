@@ -59,7 +59,7 @@ def wanted_of(case: Case) -> list[oracles.Nested]:
 
 
 def of_halves(case: Case, dtype: str) -> float:
-    """Largest error of a gradient by 16-bit products; that of a number is a small difference of large terms."""
+    """Largest error of a gradient by 16-bit products; a number's gradient is a small difference of large terms."""
     return EPS[dtype] * (1.0 if all(isinstance(x, list) for x in case.arguments.values()) else 2.0)
 
 
