@@ -11,6 +11,8 @@ from typing import NamedTuple
 __all__ = ["Clusters", "Parts", "blocks", "by_label"]
 
 MOST_BLOCKS = 60
+PAIR = 2
+"""Fewest clusters that can be divided, into one to train on and one to stop by."""
 MANY = 48
 """Clusters with which three folds are enough."""
 
@@ -41,7 +43,7 @@ class Clusters(NamedTuple):
         return max(sizes) / sum(sizes)
 
     def folds(self, number: int, random: Random) -> list[Parts]:
-        """Folds of about equal numbers of rows; each cluster is in one report.
+        """Folds of about equal numbers of rows; each cluster is in one report, and two or more are in the rest.
 
         The blocks of a series are divided at a random place, and a block at each side of a report is left out.
         """
@@ -57,8 +59,10 @@ class Clusters(NamedTuple):
         order.sort(key=lambda c: -len(self.rows[c]))
         parts: list[list[int]] = [[] for _ in range(number)]
         sizes = [0] * number
-        for c in order:
-            smallest = sizes.index(min(sizes))
+        for position, c in enumerate(order):
+            short = [k for k, part in enumerate(parts) if len(part) < PAIR]
+            wanted = sum(PAIR - len(parts[k]) for k in short)
+            smallest = min(short if count - position <= wanted else range(number), key=sizes.__getitem__)
             parts[smallest].append(c)
             sizes[smallest] += len(self.rows[c])
         result = []
@@ -68,6 +72,14 @@ class Clusters(NamedTuple):
             random.shuffle(rest)
             result.append(Parts(part, rest))
         return result
+
+    def possible_folds(self) -> range:
+        """Numbers of folds that leave a cluster to train on and one to stop by."""
+        count = len(self.rows)
+        left_out = 2 if self.ordered else 0
+        return range(
+            next(k for k in range(2, count + 1) if count - -(-count // k) >= PAIR + left_out), count // PAIR + 1
+        )
 
     def divided(self, clusters: Sequence[int], share: float) -> tuple[list[int], list[int]]:
         """First clusters with about this share of the rows, and the others; none is empty."""

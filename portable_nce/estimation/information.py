@@ -240,8 +240,10 @@ def _estimated(
     sample = sample_of(x, y, groups, order)
     folds = sample.folds if folds is None else check_whole_number("folds", folds, least=2)
     splits = sample.splits if splits is None else check_whole_number("splits", splits)
-    if len(sample.clusters.rows) < 2 * folds:
-        raise ValueError(f"folds: expected at most {len(sample.clusters.rows) // 2} for these groups, got {folds}")
+    possible = sample.clusters.possible_folds()
+    if folds not in possible:
+        what = "blocks" if sample.clusters.ordered else "groups"
+        raise ValueError(f"folds: expected {possible.start} to {possible.stop - 1} for these {what}, got {folds}")
     with one_thread():
         library = HOST if isinstance(critic, str) else library_of(common_namespace(x=x, y=y)[1][0])
         trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs))

@@ -15,8 +15,8 @@ from .host import on_host
 
 __all__ = ["Sample", "sample_of"]
 
-LEAST_ROWS, LEAST_GROUPS, FEWEST = 48, 4, 10
-"""Fewest rows and groups, and fewest groups of equal size for a reliable error."""
+LEAST_ROWS, LEAST_GROUPS, LEAST_BLOCKS, FEWEST = 48, 4, 6, 10
+"""Fewest rows, groups and blocks of a series, and fewest groups of equal size for a reliable error."""
 REPEATED = 0.02
 """Share of repeated rows that is flagged."""
 
@@ -68,9 +68,9 @@ def sample_of(x: Any, y: Any, groups: Any, order: Any) -> Sample:
         clusters = Clusters(by_label(_labels("groups", groups, count)))
     else:
         clusters, flags = _unlabelled(x, y)
-    if len(clusters.rows) < LEAST_GROUPS:
-        what = "blocks of a correlation time" if order is not None else "groups of rows"
-        raise ValueError(f"x: expected at least {LEAST_GROUPS} independent {what}, got {len(clusters.rows)}")
+    least, what = (LEAST_GROUPS, "groups of rows") if order is None else (LEAST_BLOCKS, "blocks of a correlation time")
+    if len(clusters.rows) < least:
+        raise ValueError(f"x: expected at least {least} independent {what}, got {len(clusters.rows)}")
     if clusters.effective < FEWEST:
         flags.append("too few pairs")
     if clusters.largest_share >= 0.5:  # noqa: PLR2004

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -140,6 +142,42 @@ def test_folds_have_equal_numbers_of_rows() -> None:
     assert sum(rows) == sizes.sum()
     assert max(rows) - min(rows) <= sizes.max()
     assert sorted(c for fold in folds for c in fold.report) == list(range(40))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_each_fold_has_clusters_to_train_on_and_to_stop_by(ordered: bool) -> None:  # noqa: FBT001
+    for count in range(6 if ordered else 4, 24):
+        for sizes in ([1] * count, [500] + [1] * (count - 1), [30, 20, *range(1, count - 1)]):
+            bounds = np.cumsum([0, *sizes]).tolist()
+            clusters = Clusters([list(range(a, b)) for a, b in pairwise(bounds)], ordered)
+            for number in clusters.possible_folds():
+                for report, rest in clusters.folds(number, Random(count)):
+                    assert report
+                    assert len(rest) >= 2
+                    assert not {*report} & {*rest}
+                    stop, train = clusters.divided(rest[:2], 0.25)
+                    assert stop
+                    assert train
+
+
+def test_two_folds_of_seven_blocks_leave_one_block() -> None:
+    seven = Clusters([[k] for k in range(7)], ordered=True)
+    assert seven.possible_folds() == range(3, 4)
+
+
+@pytest.mark.parametrize("phi", [0.97, 0.98])
+def test_a_series_of_few_correlation_times(phi: float) -> None:
+    found = set()
+    for seed in range(12):
+        try:
+            settings = estimate(*series(250, phi, seed=seed), order=range(250), steps=1).settings
+        except ValueError as error:
+            found.add(re.sub(r"\d+$", "", str(error)))
+        else:
+            found.add(settings.folds)
+    few = "x: expected at least 6 independent blocks of a correlation time, got "
+    assert few in found
+    assert found - {few} <= {3, 4, 5}
 
 
 def test_some_subjects_have_a_lower_limit() -> None:

@@ -231,7 +231,7 @@ def test_probabilities_and_their_correction() -> None:
         ((X, X), {"groups": [0, 1, 2] * 16}, ValueError, "at least 4 independent groups of rows, got 3"),
         ((X, X), {"groups": X, "order": X}, ValueError, "order: expected groups= or order=, got both"),
         ((X, X), {"order": X[1:]}, ValueError, "order: expected a label of each of the 48 rows, got 47"),
-        ((X, X), {"folds": 40}, ValueError, "folds: expected at most 24"),
+        ((X, X), {"folds": 40}, ValueError, "folds: expected 2 to 24 for these groups, got 40"),
         ((X, X), {"given": X[1:]}, ValueError, "given: expected 48 rows, as in y, got 47"),
         ((X, X), {"folds": 1}, ValueError, "folds: expected at least 2"),
         ((np.ones(9), np.ones(9)), {"critic": "seperable"}, ValueError, "did you mean 'separable'"),
