@@ -400,12 +400,21 @@ def problems() -> tuple[Problem, ...]:
 
 # Rows that are not independent
 
+COPIES, SERIES, IN_ORDER, SUBJECTS, UNNOTICED = (
+    "copies",
+    "series with order=",
+    "series in order",
+    "subjects with groups=",
+    "dependence that nothing tells",
+)
+
 
 @dataclass(frozen=True)
 class Design:
     """Sample with dependent rows: x, y and the options that say so, and the mutual information of a pair."""
 
     name: str
+    kind: str
     draw: Callable[[np.random.Generator], tuple[Numbers, Numbers, dict[str, Any]]]
     truth: float
 
@@ -451,25 +460,32 @@ def subjects(groups: int, rows: int, share: float, nats: float, *, told: bool) -
 def designs() -> tuple[Design, ...]:
     """All designs in table order."""
     found = [
-        Design("copies × 2", copied(150, 2, 0.0, 0.0), 0.0),
-        Design("copies × 5", copied(100, 5, 0.0, 0.0), 0.0),
-        Design("copies × 4 of dependent rows", copied(150, 4, 0.0, 0.22), 0.22),
-        Design("bootstrap", copied(300, 1, 0.0, 0.0, bootstrap=True), 0.0),
-        Design("near copies × 2, 0.001", copied(150, 2, 1e-3, 0.0), 0.0),
-        Design("near copies × 5, 0.01", copied(100, 5, 1e-2, 0.0), 0.0),
-        Design("near copies × 5, 0.1", copied(100, 5, 1e-1, 0.0), 0.0),
+        Design("copies × 2", COPIES, copied(150, 2, 0.0, 0.0), 0.0),
+        Design("copies × 5", COPIES, copied(100, 5, 0.0, 0.0), 0.0),
+        Design("copies × 4 of dependent rows", COPIES, copied(150, 4, 0.0, 0.22), 0.22),
+        Design("bootstrap", COPIES, copied(300, 1, 0.0, 0.0, bootstrap=True), 0.0),
+        Design("near copies × 2, 0.001", COPIES, copied(150, 2, 1e-3, 0.0), 0.0),
+        Design("near copies × 5, 0.01", COPIES, copied(100, 5, 1e-2, 0.0), 0.0),
+        Design("near copies × 5, 0.1", UNNOTICED, copied(100, 5, 1e-1, 0.0), 0.0),
     ]
     for memory, shuffled, told in itertools.product((0.5, 0.8, 0.95), (False, True), (False, True)):
         how = ("shuffled" if shuffled else "in order") + (", order=" if told else "")
-        found.append(Design(f"AR(1) {memory}, {how}", series(500, memory, shuffled=shuffled, told=told), 0.0))
-    found += [Design(f"{n} subjects of 10, groups=", subjects(n, 10, 0.8, 0.0, told=True), 0.0) for n in (20, 40, 60)]
+        kind = SERIES if told else UNNOTICED if shuffled else IN_ORDER
+        found.append(Design(f"AR(1) {memory}, {how}", kind, series(500, memory, shuffled=shuffled, told=told), 0.0))
+    found += [
+        Design(f"{n} subjects of 10, groups=", SUBJECTS, subjects(n, 10, 0.8, 0.0, told=True), 0.0)
+        for n in (20, 40, 60)
+    ]
     rho = 0.8 * math.sqrt(-math.expm1(-2.0))
     found.append(
         Design(
-            "40 dependent subjects of 10, groups=", subjects(40, 10, 0.8, 1.0, told=True), -0.5 * math.log1p(-(rho**2))
+            "40 dependent subjects of 10, groups=",
+            SUBJECTS,
+            subjects(40, 10, 0.8, 1.0, told=True),
+            -0.5 * math.log1p(-(rho**2)),
         )
     )
-    found.append(Design("40 subjects of 10, not told", subjects(40, 10, 0.8, 0.0, told=False), 0.0))
+    found.append(Design("40 subjects of 10, not told", UNNOTICED, subjects(40, 10, 0.8, 0.0, told=False), 0.0))
     return tuple(found)
 
 

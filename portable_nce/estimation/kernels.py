@@ -104,7 +104,7 @@ def fitted_kernels(train: Pairs, columns: Sequence[int]) -> Kernels:
         for i, left in enumerate(WIDTHS):
             for j, right in enumerate(WIDTHS):
                 both = xp.sum(masses[0][i] * masses[1][j], axis=1)
-                ratios.append(_ratio(both, sums[0][i], sums[1][j], count - 1))
+                ratios.append(_ratio(both, sums[0][i], sums[1][j], max(count - 1, 1)))  # without others, 1
                 kinds.append((space, left, right))
     table = xp.stack([xp.ones_like(ratios[0]), *ratios], axis=1)
     shares = xp.full_like(table[0, :], 1.0 / table.shape[1])

@@ -192,6 +192,8 @@ def test_some_subjects_have_a_lower_limit() -> None:
 def test_groups_that_allow_no_error_are_flagged() -> None:
     x, y = normal(2, 100)
     assert "one group dominates" in estimate(x, y, groups=[0] * 55 + list(range(1, 46)), steps=10).flags
+    one_row_to_train_on = estimate(x, y, groups=[0, 1, 2] + [3] * 97, splits=3, steps=1)
+    assert {"too few pairs", "one group dominates"} <= {*one_row_to_train_on.flags}
     few = estimate(x, y, groups=np.arange(100) % 6, steps=10)
     assert "too few pairs" in few.flags
     assert math.isnan(few.lower)
