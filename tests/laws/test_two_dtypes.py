@@ -107,13 +107,11 @@ def test_numpy(dtypes: tuple[str, str], block_size: int | None) -> None:
         mixed.check([value, *gradients])
 
 
-def test_jax_infers_the_dtypes() -> None:
-    for name, odd in ODD:
-        mixed = Mixed(name, odd, ("bfloat16", "float32"))
-        value, gradients = jax.eval_shape(
-            pnce.value_and_grad(mixed.call, mixed.places), *map(jnp.asarray, mixed.arrays)
-        )
-        assert [x.dtype.name for x in (value, *gradients)] == mixed.dtypes, mixed.name
+@pytest.mark.parametrize(("name", "odd"), ODD)
+def test_jax_infers_the_dtypes(name: str, odd: str) -> None:
+    mixed = Mixed(name, odd, ("bfloat16", "float32"))
+    value, gradients = jax.eval_shape(pnce.value_and_grad(mixed.call, mixed.places), *map(jnp.asarray, mixed.arrays))
+    assert [x.dtype.name for x in (value, *gradients)] == mixed.dtypes
 
 
 @pytest.mark.parametrize(("name", "odd"), {name: odd for name, odd in ODD if name in WAYS}.items())

@@ -165,12 +165,11 @@ FIRST_CALLS = """if True:
         return [make(z) for z in (x, y, slots, torch.tensor(0.5, dtype=torch.float64), torch.rand(n).double())]
 
     def losses(x, y, slots, temperature, weights):
+        found = pnce.info_nce(x, y, temperature=temperature, weights=weights) + pnce.bounds.js(x @ y.transpose(0, 1))
+        if KIND == "Own":  # tracing a subclass takes three times as long
+            return found
         queue = pnce.queue_push(pnce.queue_init(slots, 9), slots)
-        return (
-            pnce.info_nce(x, y, temperature=temperature, weights=weights)
-            + pnce.moco(x, y, queue, temperature=temperature, weights=weights)
-            + pnce.bounds.js(x @ y.transpose(0, 1))
-        )
+        return found + pnce.moco(x, y, queue, temperature=temperature, weights=weights)
 
     def plain(arguments):
         return [z.detach().as_subclass(torch.Tensor) for z in arguments]
@@ -187,7 +186,7 @@ def test_the_first_call_of_a_process_may_be_compiled(run: Callable[[str], Any], 
         f"KIND = {kind!r}\n{FIRST_CALLS}"
         """
     counter = CompileCounter()
-    compiled = torch.compile(losses, fullgraph=True, backend=counter)
+    compiled = torch.compile(losses, fullgraph=True, backend=counter, dynamic=KIND == "Own" or None)
     # A parameter has one shape, as Dynamo assumes (force_parameter_static_shapes).
     given = [arrays(n) for n in ([4, 4] if KIND == "Parameter" else [4, 4, 5, 7])]
     values = [float(compiled(*z).detach()) for z in given]
@@ -196,7 +195,7 @@ def test_the_first_call_of_a_process_may_be_compiled(run: Callable[[str], Any], 
     )
     values, graphs, expected = run(code)
     assert values == pytest.approx(expected, rel=1e-12)
-    assert graphs == (1 if kind == "Parameter" else 2), "one for the first size, and one for all others"
+    assert graphs == (2 if kind == "Tensor" else 1), "one for the first size, and one for all others"
 
 
 TRANSFORMED = {
