@@ -65,10 +65,13 @@ class Reweighted(Family):
         if not self.unshifted:
             top = stop_gradient(xp.max(scores, axis=1))
             scores = scores - xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
-        terms = adapter_of(scores).exp_in_place(scores if beta in {0.0, 1.0} else scores + 0.0, bounded=bounded)
+        exp_in_place = adapter_of(scores).exp_in_place
         if beta == 0:
+            terms = exp_in_place(scores, bounded=bounded)
             return HardSums(top, total_of(terms, 1), count, count), (terms, None)
-        soft = terms if beta == 1 else xp.exp(beta * scores)
+        powers = None if beta == 1 else xp.exp(beta * scores)
+        terms = exp_in_place(scores, bounded=bounded)
+        soft = terms if powers is None else powers
         hard = terms * soft
         return HardSums(top, total_of(hard, 1), total_of(soft, 1), count), (hard, soft)
 
