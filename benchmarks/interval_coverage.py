@@ -93,6 +93,9 @@ def run(record: Record, repeats: int, only: str, save: Callable[[Record], None])
             if str(repeat) not in entry["runs"]:
                 entry["runs"][str(repeat)] = estimate(repeat)
                 save(record)
+    order = {name: place for place, (name, _, _) in enumerate(cases())}
+    record["cases"] = dict(sorted(record["cases"].items(), key=lambda item: order.get(item[0], len(order))))
+    save(record)
     return record
 
 
@@ -249,8 +252,10 @@ def draw(record: Record, path: Path) -> None:
                 right.plot([100 * hits / count], [place], "o", color=color)
     right.axvline(5.0, color="0.5", linestyle=":")
     right.set_yticks(range(len(by_class)), list(by_class), fontsize=8)
-    right.set_xlabel("% of runs (orange:\nlower above the truth;\nblue: range holds it)", fontsize=8)
+    right.set_xlabel("% of runs\n(orange: lower too large;\nblue: range holds)", fontsize=8)
     right.invert_yaxis()
+    for axes in (left, right):
+        axes.margins(y=0.01)
     figure.savefig(path, dpi=110)
 
 

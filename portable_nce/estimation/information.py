@@ -111,7 +111,8 @@ def mutual_information(
     rng : int, random.Random or numpy.random.Generator, optional
         Seed or generator; None uses a new seed in each call.
     critic : {"best", "separable", "joint"} or (function, parameters), default: "best"
-        ``"separable"``: a network ``f(x) · g(y)``. ``"best"`` adds kernels, and takes what suits the stopping pairs.
+        ``"separable"``: a network ``f(x) · g(y)``. ``"best"`` adds kernels for up to 2000 pairs, and takes what
+        suits the stopping pairs.
         ``"joint"`` adds a network of each pair, much slower. Or a function from parameters, x and y to scores (N, K),
         with initial parameters (nested containers of arrays), which runs in the library of x.
     transform : {"ranks", "standardize"}, default: "ranks"
@@ -249,7 +250,7 @@ def _estimated(
         library = HOST if isinstance(critic, str) else library_of(common_namespace(x=x, y=y)[1][0])
         trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs))
         width = OUTPUTS if name == "joint" else 1
-        fitter = Fitter(trainer, transform, name == "own", name == "best", seeds, width)
+        fitter = Fitter(trainer, transform, name == "own", name == "best" and sample.takes_kernels, seeds, width)
         study = Study(sample, fitter, folds, random)
         with progress_bar(study.trainings(splits) if progress else 0) as bar:
             found = study.run(splits, bar.update)

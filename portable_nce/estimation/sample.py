@@ -45,6 +45,11 @@ class Sample(NamedTuple):
         """Default number of splits: chance of the division matters less with more rows."""
         return 4 if self.pairs <= 2000 else 2 if self.pairs <= 6000 else 1  # noqa: PLR2004
 
+    @property
+    def takes_kernels(self) -> bool:
+        """Whether kernels are tried: their time grows with the square of the rows, and networks need them less."""
+        return self.pairs <= 2000  # noqa: PLR2004
+
     def has_near_copies(self, random: Random) -> bool:
         """Whether rows that nobody grouped are noisy copies of others."""
         first = [rows[0] for rows in self.clusters.rows]

@@ -148,6 +148,15 @@ def test_kernels_follow_what_networks_miss() -> None:
     assert "kernels" in best.settings.critic
 
 
+def test_kernels_are_tried_on_samples_whose_squares_are_fast() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=2001)
+    y = np.sin(16.0 * np.pi * x) + 0.1 * rng.normal(size=2001)
+    found = {n: estimate(x[:n], y[:n], steps=1, splits=1).settings.critic for n in (300, 2001)}
+    assert "kernels" in found[300]
+    assert "kernels" not in found[2001]
+
+
 def test_the_joint_critic_is_a_network_of_pairs() -> None:
     found = estimate(*correlated(120), critic="joint", batch=16, steps=5)
     assert found.lower < NATS
