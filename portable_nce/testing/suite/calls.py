@@ -58,9 +58,19 @@ def wanted_of(case: Case) -> list[oracles.Nested]:
     return [sum(value) if isinstance(value, list) else value, *gradients.values()]
 
 
-def of_halves(case: Case, dtype: str) -> float:
-    """Largest error of a gradient by 16-bit products; a number's gradient is a small difference of large terms."""
-    return EPS[dtype] * (1.0 if all(isinstance(x, list) for x in case.arguments.values()) else 2.0)
+def of_halves(case: Case, dtype: str, argument: str) -> float:
+    """Largest error of the gradient by an argument, from 16-bit products.
+
+    One unit for arrays. A number's gradient is a difference of terms, some as large as the loss divided by the number:
+    two units if they do not cancel, else up to eight, a few percent.
+    """
+    number = case.arguments[argument]
+    if isinstance(number, list):
+        return EPS[dtype]
+    value, *gradients = wanted_of(case)
+    slope = dict(zip(case.arguments, gradients, strict=True))[argument]
+    cancelled = abs(value) / abs(slope * number) if slope * number else 1.0
+    return 2.0 * EPS[dtype] * float(min(max(cancelled, 1.0), 4.0))
 
 
 def value_and_gradients(name: str, arrays: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
