@@ -230,7 +230,7 @@ def draw(record: Record, path: Path) -> None:
     found = {name: entry for name, entry in record["cases"].items() if entry["runs"]}
     figure = Figure(figsize=(8.0, 0.2 * len(found) + 1.2), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     for place, entry in enumerate(found.values()):
         runs = sorted(entry["runs"].values(), key=lambda run: run["bound"] or 0.0)
         for offset, run_ in zip(np.linspace(-0.3, 0.3, len(runs)) if len(runs) > 1 else [0.0], runs, strict=True):
@@ -243,7 +243,7 @@ def draw(record: Record, path: Path) -> None:
     left.set_yticks(range(len(found)), list(found), fontsize=8)
     left.set_xlim(-1.5, 1.5)
     left.set_xlabel("minus the truth, in nats\n(blue: range; orange: lower alone)", fontsize=8)
-    left.invert_yaxis()
+    left.set_ylim(len(found) - 0.5, -0.5)
     by_class = classes(record)
     for place, row in enumerate(by_class.values()):
         for name, color in (("above", "#d55e00"), ("covered", "#0072b2")):
@@ -252,10 +252,8 @@ def draw(record: Record, path: Path) -> None:
                 right.plot([100 * hits / count], [place], "o", color=color)
     right.axvline(5.0, color="0.5", linestyle=":")
     right.set_yticks(range(len(by_class)), list(by_class), fontsize=8)
-    right.set_xlabel("% of runs\n(orange: lower too large;\nblue: range holds)", fontsize=8)
-    right.invert_yaxis()
-    for axes in (left, right):
-        axes.margins(y=0.01)
+    right.set_xlabel("% of runs (orange: lower\nabove; blue: in the range)", fontsize=8)
+    right.set_ylim(len(by_class) - 0.5, -0.5)
     figure.savefig(path, dpi=110)
 
 
