@@ -17,6 +17,8 @@ __all__ = ["Sample", "sample_of"]
 
 LEAST_ROWS, LEAST_GROUPS, LEAST_BLOCKS, FEWEST = 48, 4, 6, 10
 """Fewest rows, groups and blocks of a series, and fewest groups of equal size for a reliable error."""
+FEW_PAIRS = 2000
+"""Pairs up to which four divisions and kernels, whose time grows with the square of the rows, are fast."""
 REPEATED = 0.02
 """Share of repeated rows that is flagged."""
 
@@ -43,12 +45,12 @@ class Sample(NamedTuple):
     @property
     def splits(self) -> int:
         """Default number of splits: chance of the division matters less with more rows."""
-        return 4 if self.pairs <= 2000 else 2 if self.pairs <= 6000 else 1  # noqa: PLR2004
+        return 4 if self.pairs <= FEW_PAIRS else 2 if self.pairs <= 6000 else 1  # noqa: PLR2004
 
     @property
     def takes_kernels(self) -> bool:
-        """Whether kernels are tried: their time grows with the square of the rows, and networks need them less."""
-        return self.pairs <= 2000  # noqa: PLR2004
+        """Whether kernels are tried: more pairs need them less."""
+        return self.pairs <= FEW_PAIRS
 
     def has_near_copies(self, random: Random) -> bool:
         """Whether rows that nobody grouped are noisy copies of others."""

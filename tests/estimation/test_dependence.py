@@ -144,8 +144,9 @@ def test_folds_have_equal_numbers_of_rows() -> None:
     assert sorted(c for fold in folds for c in fold.report) == list(range(40))
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_each_fold_has_clusters_to_train_on_and_to_stop_by(ordered: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("kind", ["groups", "blocks"])
+def test_each_fold_has_clusters_to_train_on_and_to_stop_by(kind: str) -> None:
+    ordered = kind == "blocks"
     for count in range(6 if ordered else 4, 24):
         for sizes in ([1] * count, [500] + [1] * (count - 1), [30, 20, *range(1, count - 1)]):
             bounds = np.cumsum([0, *sizes]).tolist()

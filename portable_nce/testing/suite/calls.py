@@ -62,7 +62,7 @@ def of_halves(case: Case, dtype: str, argument: str) -> float:
     """Largest error of the gradient by an argument, from 16-bit products.
 
     One unit for arrays. A number's gradient is a difference of terms, some as large as the loss divided by the number:
-    two units if they do not cancel, else up to eight, a few percent.
+    two units if they do not cancel, else up to four, a few percent.
     """
     number = case.arguments[argument]
     if isinstance(number, list):
@@ -70,7 +70,7 @@ def of_halves(case: Case, dtype: str, argument: str) -> float:
     value, *gradients = wanted_of(case)
     slope = dict(zip(case.arguments, gradients, strict=True))[argument]
     cancelled = abs(value) / abs(slope * number) if slope * number else 1.0
-    return 2.0 * EPS[dtype] * float(min(max(cancelled, 1.0), 4.0))
+    return 2.0 * EPS[dtype] * float(min(max(cancelled, 1.0), 2.0))
 
 
 def value_and_gradients(name: str, arrays: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
