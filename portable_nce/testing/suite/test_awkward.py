@@ -342,6 +342,7 @@ turns = pytest.mark.parametrize("turn", [0, *marked(1, 2, 3)])
 @turns
 @pytest.mark.parametrize("block_size", ["auto", 2, *marked(None, 3)])
 @pytest.mark.parametrize("axes", MASK_AXES)
+@pytest.mark.filterwarnings("error:invalid value encountered in matmul:RuntimeWarning")
 def test_masked_rows_may_hold_anything(variant: Variant, axes: str, block_size: int | str | None, turn: int) -> None:
     """A row whose pairs are all masked affects no value and no other gradient; its own gradient is 0."""
     for kind, options in calls_of(variant, axes, turn).items():
