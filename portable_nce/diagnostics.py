@@ -222,9 +222,9 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     check_floating(xp, x=x, y=y)
     rows, _ = shape_of("x", x, "(N, D)")
     check_shape("y", y, tuple(x.shape))
-    dtype = x.dtype
+    dtype, x, y = x.dtype, upcast(xp, x), upcast(xp, y)
     weights = row_weights(xp, weights, rows, x)
-    unit_x, unit_y = (normalize(zeroed(upcast(xp, z), counted_by(weights))) for z in (x, y))
+    unit_x, unit_y = (normalize(zeroed(z, counted_by(weights))) for z in (x, y))
     differences = unit_x - unit_y
     squares = xp.sum(differences * differences, axis=1)
     values = squares
