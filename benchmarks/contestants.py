@@ -271,6 +271,36 @@ def _roof_torch(loss: str, setting: Setting) -> Run:
     return run
 
 
+@contestant(*LOSSES, name="roofline, JAX", library="jax")
+def _roof_jax(loss: str, setting: Setting) -> Run:
+    """The same work in a compiled loop, which adds to the gradient of the columns: XLA has no `out=`."""
+    del loss
+    import jax  # noqa: PLC0415
+    import jax.numpy as jnp  # noqa: PLC0415
+
+    x, y = (jnp.asarray(a) for a in numbers(setting)[:2])
+    rows = min(512 if setting.device == "cpu" else 8192, setting.rows)
+    columns = min(CLASSES_AT_ONCE, setting.columns) or setting.rows
+    blocks, tiles = jnp.reshape(x / setting.width, (-1, rows, setting.width)), jnp.reshape(y, (-1, columns, y.shape[1]))
+
+    def sweep(blocks: Any, tiles: Any) -> tuple[Any, Any]:
+        def of_block(to_columns: Any, own: Any) -> tuple[Any, Any]:
+            def of_tile(to_rows: Any, inputs: tuple[Any, Any]) -> tuple[Any, Any]:
+                tile, total = inputs
+                scores = jnp.exp(own @ tile.T)
+                return to_rows + scores @ tile, total + own.T @ scores  # transposed: faster on processors
+
+            to_rows, to_columns = jax.lax.scan(of_tile, jnp.zeros_like(own), (tiles, to_columns))
+            return to_columns, to_rows
+
+        zeros: Any = jnp.zeros((len(tiles), setting.width, columns), jnp.float32)
+        found: tuple[Any, Any] = jax.lax.scan(of_block, zeros, blocks)
+        return found
+
+    compiled = jax.jit(sweep).lower(blocks, tiles).compile()
+    return lambda: jax.block_until_ready(compiled(blocks, tiles))
+
+
 # -------------------------------------------------------------------------------------------------------------- others
 
 
