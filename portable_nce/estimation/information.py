@@ -244,7 +244,8 @@ def _estimated(
     possible = sample.clusters.possible_folds()
     if folds not in possible:
         what = "blocks" if sample.clusters.ordered else "groups"
-        raise ValueError(f"folds: expected {possible[0]} to {possible[-1]} for these {what}, got {folds}")
+        numbers = " to ".join(map(str, dict.fromkeys((possible[0], possible[-1]))))
+        raise ValueError(f"folds: expected {numbers} for these {what}, got {folds}")
     with one_thread():
         library = HOST if isinstance(critic, str) else library_of(common_namespace(x=x, y=y)[1][0])
         trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs))
