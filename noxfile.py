@@ -671,7 +671,7 @@ def percent(part: int, whole: int) -> float:
 
 @nox.session(venv_backend="none", tags=FULL)
 def coverage(session: nox.Session) -> None:
-    """Combine and show the coverage of earlier sessions; fail below the floor."""
+    """Combine and show the coverage of `products`, `stand_in` and `whole`; fail below the floor."""
     measurer = environment(session, "arrays")
     folder = results("coverage")
     env = {"COVERAGE_FILE": str(folder / "coverage")}
@@ -679,7 +679,7 @@ def coverage(session: nox.Session) -> None:
         str(path) for path in (WORK / "results").glob("*/coverage*") if path.is_file() and path.parent != folder
     )
     if not data:
-        session.error("no session has left coverage data: run conformance, tests and doctest first")
+        session.error("no session has left coverage data: run products, stand_in or whole first")
     measurer.run("coverage", "combine", "--keep", "--quiet", *data, env=env)
     measurer.run("coverage", "report", env=env)
     measurer.run("coverage", "json", "--quiet", "-o", str(folder / "coverage.json"), env=env)
