@@ -271,8 +271,8 @@ def gpu() -> str:
 
 READING: Final = (
     "Times are milliseconds for value and all gradients in float32, the median of the rounds. In parentheses is the"
-    " ratio to the roofline of the same library (for JAX, torch's), the median over the rounds. Memory is the peak"
-    " above inputs and gradients.\n"
+    " ratio to the roofline of the same library, the median over the rounds; for JAX to torch's, the faster one. Memory"
+    " is the peak above inputs and gradients.\n"
 )
 SECTIONS: Final = {
     "### InfoNCE\n": ("info_nce",),
