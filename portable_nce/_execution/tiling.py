@@ -92,10 +92,10 @@ def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
-    copies = 2 if mode == "traced" else 1  # XLA holds the scores of a block and their cotangents
-    held = _BLOCK_ENTRIES // copies // n_columns  # rows whose tiles stay in the cache until the block ends
-    most = _HELD_ENTRIES // copies // n_columns
-    fewest = max(min(_ROWS // 2, most), _ROWS // 8 // copies)  # with fewer, column sums dominate the time
+    held = _BLOCK_ENTRIES // n_columns  # rows whose tiles stay in the cache until the block ends
+    # XLA writes the columns' gradients of a block before it adds them: half as many blocks pay.
+    most = _HELD_ENTRIES * (2 if mode == "traced" else 1) // n_columns
+    fewest = max(min(_ROWS // 2, most), _ROWS // 8)  # with fewer, column sums dominate the time
     block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else min(max(held, fewest), _ROWS))
     tile = n_columns if far or mode == "traced" else max(_columns(block), 0 if asked else _COLUMNS)
     return Tiling(min(block, n_rows), min(tile, n_columns))
@@ -126,9 +126,10 @@ def two_sided(
         return Tiling(whole, n_columns, keep=not isinstance(whole, tuple))
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
-        block = min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_columns // 2), n_rows)
         # A scan of several blocks would have to return the kept tiles.
-        return Tiling(block, n_columns, keep=asked is None and block == n_rows)
+        single = 2 * n_rows * n_columns <= _BLOCK_ENTRIES
+        block = n_rows if single else max(min(_ROWS, _BLOCK_ENTRIES // n_columns), _ROWS // 2)
+        return Tiling(min(asked or block, n_rows), n_columns, keep=asked is None and block >= n_rows)
     keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
     size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
     return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_columns), keep)
