@@ -262,6 +262,17 @@ def test_linear_softmax_takes_one_pass_without_the_logits(options: dict[str, Any
     assert peak < 4 * rows * classes / 3  # of the matrix, in bytes
 
 
+def test_a_compiled_block_holds_its_scores_once() -> None:
+    """Memory by XLA's analysis: the scores of 256 rows, of 1024, and little else."""
+    rows, classes, width = 1024, 65536, 16
+    x, weight = (jnp.zeros((n, width), dtype=jnp.float32) for n in (rows, classes))
+    targets = jnp.zeros(rows, dtype=jnp.int32)
+    lowered = jax.jit(jax.value_and_grad(linear_softmax, argnums=(0, 1))).lower(x, weight, targets)
+    analysis: Any = lowered.compile().memory_analysis()
+    block = 4 * classes * 256
+    assert block < analysis.temp_size_in_bytes < 1.1 * block + 2 * weight.nbytes
+
+
 def test_info_nce_of_a_catalogue_in_parts_sends_queries_alone() -> None:
     query, catalogue, temperature = RNG.normal(size=(N, D)), RNG.normal(size=(40, D)), 0.3
     unit = catalogue / np.linalg.norm(catalogue, axis=1, keepdims=True)
