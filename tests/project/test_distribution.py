@@ -150,6 +150,7 @@ def test_the_recipe_for_conda_builds(
     for name in ("pip", "setuptools", "array-api-compat"):
         found = importlib.metadata.distribution(name)
         paths = [path for path in found.files or () if ".." not in path.parts and path.suffix != ".pyc"]
+        paths = [path for path in paths if Path(str(found.locate_file(path))).is_file()]  # pip lists folders, too
         files = [rb.FileEntry.from_paths(str(found.locate_file(path)), f"site-packages/{path}") for path in paths]
         target = channel / "noarch"
         rb.assemble_package(
