@@ -331,19 +331,19 @@ class PairTerms(Family):
         """
         xp = self.xp
         value, slopes = self._term(term, scores, tuple(x[:, None] for x in by_row[: self.plan.parameters]))
-        cleared: dict[int, tuple[Array, Array]] = {}  # by identity: value and slope may be one array
-        for x in (value, *slopes):
-            if id(x) not in cleared:
-                whole = clear(x)
-                cleared[id(x)] = whole, adapter_of(whole).sum_along(whole, 1)
+
+        def cleared(x: Array) -> tuple[Array, Array]:
+            whole = clear(x)
+            return whole, adapter_of(whole).sum_along(whole, 1)
+
+        (whole, total), *of_slopes = _once_each(cleared, (value, *slopes))
         active = None
         if self.plan.divide_by == "active":
-            active = xp.astype(cleared[id(value)][0] != 0, value.dtype)
+            active = xp.astype(whole != 0, value.dtype)
             active = xp.sum(active if entry_weights is None else active * entry_weights, axis=1)
-        total = cleared[id(value)][1]
-        to_parameters = tuple(cleared[id(x)][1] for x in slopes[len(scores) :])
+        to_parameters = tuple([x for _, x in of_slopes[len(scores) :]])
         sums = PairSum(total, self._counted(total, 0), active, to_parameters)
-        return sums, tuple(cleared[id(x)][0] for x in slopes[: len(scores)])
+        return sums, tuple([x for x, _ in of_slopes[: len(scores)]])
 
     def _term(self, term: Term, scores: Arrays, parameters: Arrays) -> tuple[Array, Arrays]:
         """A term of scores, and its slopes if needed, in the shape of the scores."""
@@ -353,8 +353,8 @@ class PairTerms(Family):
         def whole(x: Array) -> Array:
             return x if tuple(x.shape) == shape else xp.broadcast_to(x, shape) + xp.zeros_like(scores[0])
 
-        result = {id(x): whole(x) for x in (value, *slopes)}  # by identity, as in `_summed`
-        return result[id(value)], tuple(result[id(x)] for x in slopes) if self.need_grad else ()
+        value, *slopes = _once_each(whole, (value, *slopes))
+        return value, tuple(slopes) if self.need_grad else ()
 
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[PairSum, Any, None]:
         """Sums over the pairs of a masked tile, and the slopes of its terms. Scores of -inf are left out."""
@@ -453,6 +453,15 @@ class PairTerms(Family):
         """The cotangents of a masked tile's scores, of each matrix."""
         del positive, members, rescale
         return tuple(x * losses.coefficient[:, None] for x in residual)
+
+
+def _once_each(function: Callable[[Array], Any], arrays: Arrays) -> list[Any]:
+    """Results of a function, called once for arrays that are one object: a value and its slope may be."""
+    results: list[Any] = []
+    for k, x in enumerate(arrays):
+        same = [result for y, result in zip(arrays[:k], results, strict=True) if y is x]
+        results.append(same[0] if same else function(x))
+    return results
 
 
 Plan = SoftmaxPlan | PairsPlan | ReweightedPlan

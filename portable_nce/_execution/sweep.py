@@ -136,7 +136,8 @@ class _OneSided:
         turned = self.source.turned
         init = p.empty_sums(tiles, turned=turned) if need_grad.columns else ()
         blocks = self.tiling.block
-        carry, (values, counts, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
+        carry, (values, counts, *rest) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
+        gradients = [*rest]  # for torch.compile before 2.13, the rest of a tuple is a tuple
         result = SweepResult(values, counts, Gradients(), self.family.facts.divisor)
         if not need_grad.gradients:
             return result
@@ -223,7 +224,7 @@ class _OneSided:
             sums = tile.part.total if factor is not None and isinstance(tile.part, ExpSum) else None
             row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.kept, sums)
             to_rows = tuple(map(p.plus, to_rows, row_part)) if to_rows else row_part
-            to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.restored, column_part))
+            to_columns += [*map(p.plus, carry[len(to_columns) :], map(scaling.restored, column_part))]
         return tuple(map(scaling.restored, to_rows)), tuple(to_columns)
 
     def _score_cotangents(
