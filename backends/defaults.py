@@ -133,6 +133,12 @@ class Defaults:
             emitted.append(out)
         return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))
 
+    def obstacle_to_fusing(self, x: Array) -> str | None:
+        return "this library compiles none"
+
+    def fused(self, step: Function) -> Function:
+        return step
+
     def compiled(self, function: Function) -> Function:
         return function
 

@@ -383,6 +383,8 @@ class TorchAdapter(Defaults):
         super().__init__(namespace_of)
         # Devices with 16-bit products that return float32. Adding "cpu" emulates them by 32-bit products.
         self.half_devices = {"cuda", "meta"} if hasattr(torch.ops.aten.mm, "dtype") else set[str]()
+        # Devices on which each operation of a step goes through memory. Adding "cpu" compiles steps there.
+        self.fused_devices = {"cuda"}
         # As for NumPy (`keep_memory`): freeing a large block makes the C library reuse the memory of tiles.
         torch.empty(2**25 - 2**14, dtype=torch.uint8)
 
@@ -587,6 +589,20 @@ class TorchAdapter(Defaults):
         places = torch.where(inside, columns[:, None], 0).long()
         given = value[:, None] if isinstance(value, torch.Tensor) else value
         return x.scatter_(1, places, torch.where(inside, given, x.gather(1, places)))
+
+    def obstacle_to_fusing(self, x: Any) -> str | None:
+        if x.device.type not in self.fused_devices:
+            return "PyTorch compiles them on CUDA devices"
+        if torch.compiler.is_compiling():
+            return "the whole call is compiled"
+        from .torch_compiler import obstacle_to_compiling  # noqa: PLC0415  (loads the compiler)
+
+        return obstacle_to_compiling(x.device.type)
+
+    def fused(self, step: Function) -> Function:
+        from .torch_compiler import compiled_step  # noqa: PLC0415  (loads the compiler)
+
+        return compiled_step(step)
 
     def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         compiled = torch.compiler.is_compiling()

@@ -1,14 +1,62 @@
-"""Function that torch.compile runs but does not trace; importing this file loads the compiler."""
+"""Functions compiled by torch.compile, or hidden from it; importing this file loads the compiler."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
+from torch.fx.experimental import _config as shapes
+from torch.utils._triton import has_triton
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def untraced(function: Callable[..., Any], *constants: Any) -> Any:
     """Return ``function(*constants)`` as a constant of the graph; the function may be any Python code."""
     return function(*constants)
+
+
+FIRST_RELEASE = 2, 11
+"""First release whose compiler traces a step whole."""
+
+BACKEND = "inductor"
+"""Compiler of steps."""
+
+
+@cache
+def obstacle_to_compiling(device: str) -> str | None:
+    """Reason why steps cannot be compiled on a kind of device, or None."""
+    release = tuple(int(number) for number in torch.__version__.split(".")[:2])
+    if release < FIRST_RELEASE:
+        return f"they need PyTorch {FIRST_RELEASE[0]}.{FIRST_RELEASE[1]} or newer, and this is {torch.__version__}"
+    if device != "cpu" and not has_triton():
+        return "they need Triton, which is not installed or does not support the device"
+    return None
+
+
+def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a pure function for all shapes and numbers; if that fails, warn and return its results uncompiled."""
+    assert isinstance(step, FunctionType)  # noqa: S101
+    # The compiler limits the graphs of a code object, and counts all steps made by one function together.
+    own = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
+    chosen: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=True, backend=BACKEND)
+
+    def compiled(*arguments: Any) -> Any:
+        nonlocal chosen
+        try:
+            # Otherwise lengths that are equal in the first call would have to be equal in all calls.
+            with shapes.patch(use_duck_shape=False):
+                return chosen(*arguments)
+        except TorchDynamoException as error:
+            if chosen is step:
+                raise
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"a step is not compiled, since torch.compile failed: {reason}", stacklevel=2)
+            chosen = step
+            return step(*arguments)
+
+    return compiled

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._core.ranks import Communicator, Ranks, across
     from ._core.registry import backends_available, register_backend
     from ._execution.explain import explain
+    from ._execution.fusing import fuse_steps
     from ._losses.global_contrastive import sogclr
     from ._losses.graded import angle, cosent
     from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
@@ -59,6 +60,7 @@ __all__ = [
     "explain",
     "flat_nce",
     "from_scores",
+    "fuse_steps",
     "gist_embed",
     "grad",
     "hcl",
@@ -101,6 +103,7 @@ _HOMES = {
     "_core.ranks": "Communicator Ranks across",
     "_core.registry": "backends_available register_backend",
     "_execution.explain": "explain",
+    "_execution.fusing": "fuse_steps",
     "_losses.global_contrastive": "sogclr",
     "_losses.graded": "angle cosent",
     "_losses.in_batch": "clip cpc info_nce n_tuple relic siglip",

@@ -11,9 +11,9 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, get_args
 
-from .namespace import common_namespace, device_of, is_array, is_number, namespace_of, native, on_accelerator
+from .namespace import common_namespace, device_of, is_array, is_number, namespace_of, native
 from .protocol import Array, Namespace
-from .registry import adapter_of
+from .registry import adapter_of, on_accelerator
 from .types import BlockSize, Parameters, Precision, Result
 
 

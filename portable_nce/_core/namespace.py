@@ -125,12 +125,6 @@ def device_key(array: Array) -> Any:
     return str(device) if type(device).__hash__ is None else device
 
 
-def on_accelerator(x: Array) -> bool:
-    """Whether an array is not on the CPU."""
-    device = getattr(x, "device", None)
-    return device is not None and device != "cpu" and "cpu" not in str(device).lower()
-
-
 def common_namespace(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     """Return the common namespace of the named arguments, and the arguments as its arrays.
 

@@ -248,6 +248,14 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def obstacle_to_fusing(self, x: Array) -> str | None:
+        """Return why `fused` does not compile steps on arrays like `x`; None if each pass would go through memory."""
+        ...
+
+    def fused(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a pure function of nested tuples of arrays, numbers and None, compiled for any shapes and numbers."""
+        ...
+
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of nested containers of arrays and numbers, compiled if that is faster."""
         ...

@@ -162,6 +162,14 @@ def adapter_of(array: Array) -> Adapter:
     raise TypeError(message)
 
 
+def on_accelerator(x: Array) -> bool:
+    """Whether an array is not on the CPU; one without a device (MLX, under jit) is on the default device."""
+    device = getattr(x, "device", None)
+    if device is None:
+        device = next(iter(adapter_of(x).devices), None)
+    return device is not None and device != "cpu" and "cpu" not in str(device).lower()
+
+
 def _check_complete(space: Any, expected: str) -> None:
     """Check that a namespace has what losses use."""
     missing = [name for name in _FUNCTIONS if not hasattr(space, name)]

@@ -35,6 +35,14 @@ def family_of(xp: Namespace, plan: Plan, facts: ScoreFacts, *, need_grad: bool) 
     return Softmax(xp, plan, facts)
 
 
+def are_small(plan: Plan, bound: float) -> bool:
+    """Whether exponentials of scores up to a bound need no shift, with those of the scores times 1 + β."""
+    if isinstance(plan, ReweightedPlan):
+        # Divide the limit: under torch.compile, an infinite bound times a symbolic β is NaN.
+        return bound <= MAX_UNSHIFTED_LOGIT / (1.0 + plan.beta)
+    return bound <= MAX_UNSHIFTED_LOGIT
+
+
 def divisor_of(plan: Plan, n_rows: int, n_negatives: int) -> int | None:
     """Divisor of the mean over rows with one positive and `n_negatives` each; None if it depends on scores."""
     if not isinstance(plan, PairsPlan) or plan.divide_by == "rows":
@@ -88,7 +96,7 @@ class Softmax(Family):
 
     def __init__(self, xp: Namespace, plan: SoftmaxPlan, facts: ScoreFacts) -> None:
         super().__init__(xp, plan, facts)
-        self.unshifted = facts.bound <= MAX_UNSHIFTED_LOGIT
+        self.unshifted = facts.small
         # Whether finite log-odds are enough for the objective.
         self.may_use_odds = facts.complete and plan.objective.of_odds is not None and not plan.statistics
 
@@ -305,7 +313,7 @@ class PairTerms(Family):
 
     def __init__(self, xp: Namespace, plan: PairsPlan, facts: ScoreFacts, *, need_grad: bool) -> None:
         super().__init__(xp, plan, facts)
-        self.bounded = facts.bound <= MAX_UNSHIFTED_LOGIT
+        self.bounded = facts.small
         self.need_grad = need_grad
         self.n_pairs = int(plan.counts[0]) + (facts.n_negatives if plan.counts[1] else 0)  # of each row, if complete
 
@@ -353,8 +361,8 @@ class PairTerms(Family):
         def whole(x: Array) -> Array:
             return x if tuple(x.shape) == shape else xp.broadcast_to(x, shape) + xp.zeros_like(scores[0])
 
-        value, *slopes = _once_each(whole, (value, *slopes))
-        return value, tuple(slopes) if self.need_grad else ()
+        value, *whole_slopes = _once_each(whole, (value, *slopes))
+        return value, tuple(whole_slopes) if self.need_grad else ()
 
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[PairSum, Any, None]:
         """Sums over the pairs of a masked tile, and the slopes of its terms. Scores of -inf are left out."""

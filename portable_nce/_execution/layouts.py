@@ -89,6 +89,8 @@ class Layout(NamedTuple):
         16-bit dtype of the embeddings, if they are multiplied as they are.
     high : bool
         Whether the library may compute float32 products faster, with fewer digits.
+    fused : bool
+        Whether steps are compiled, if gradients are needed.
     """
 
     plan: Plan
@@ -106,6 +108,7 @@ class Layout(NamedTuple):
     scale: float | None = None
     half: Any = None
     high: bool = False
+    fused: bool = False
 
     def finite(self, rows: Array) -> bool:
         """Whether the scores of finite embeddings are finite, and infinite ones need no care.

@@ -18,17 +18,18 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.namespace import device_of, is_number, namespace_of, on_accelerator
+from .._core.namespace import device_of, is_number, namespace_of
 from .._core.notes import note
 from .._core.numerics import continued, entries_at, in_range, normalize, upcast
 from .._core.protocol import Array
 from .._core.ranks import Shards
-from .._core.registry import adapter_of
+from .._core.registry import adapter_of, on_accelerator
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .families import PairsPlan, Plan, SoftmaxPlan
+from .fusing import is_fusible
 from .inputs import Arrays, Inputs
 from .layouts import Layout
 from .operands import SourceDtypes, operands_of
@@ -36,7 +37,7 @@ from .products import absence
 from .replay import replayed
 from .sets import NO_DIAGONALS, Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
 from .sweep import sweep
-from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
+from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
 from .two_sided import square_sweep
 
 
@@ -261,7 +262,7 @@ class ScoreMatrix(NamedTuple):
             first, further = self.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in self.columns])
             inputs = inputs._replace(partners=(first,), columns=further)
         diagonals = NO_DIAGONALS if inputs.partners else diagonals_of(positives, n_rows, self.n_own_columns)
-        if not is_positive(diagonals.negatives(inputs)):
+        if not is_positive(diagonals.negatives(inputs.shape[1], len(inputs.targets))):
             return None
         inputs = inputs._replace(added=tuple([absence(x, inputs.columns[0]) for x in valid]))
         sizes = self._sizes(one_sided, far=on_accelerator(self.rows[0]))
@@ -273,7 +274,9 @@ class ScoreMatrix(NamedTuple):
     def _sweep_of(self, layout: Layout, inputs: Inputs, reason: str, *others: ScoreMatrix) -> Prepared:
         """Sweep over the operands of this and other matrices, or over embeddings."""
         channels = tuple([one.channel for one in (self, *others)])
-        layout = layout._replace(channels=channels, bound=self.bound, unit=self.similarity.unit, high=self.high)
+        fused = is_fusible(self.rows[0]) and pays_to_fuse(*self.shape)
+        layout = layout._replace(channels=channels, bound=self.bound, unit=self.similarity.unit)
+        layout = layout._replace(high=self.high, fused=fused)
         if self.scale is not None:
             layout, inputs = self._embedded(layout, inputs)
         else:

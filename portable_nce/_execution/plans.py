@@ -18,6 +18,7 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
 from ..objectives.hard import HardNegatives
 from ..pairings import ByIndex, ByRule
+from .fusing import is_fusible
 from .layouts import Layout
 from .matrix import Passes, as_arrays
 from .replay import MOST, Replayed
@@ -124,6 +125,7 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
     static = (*options._replace(temperature=None, weights=None), call.layout, call.dtype)
     return (
         adapter,
+        is_fusible(arrays[0]),
         *[_array_kind(x, level) for x in every],
         *map(same.index, same),  # which arrays are identical
         *(len(arrays), len(rows), len(columns), len(pairs), options.weights is None),

@@ -219,12 +219,15 @@ class Scaling(NamedTuple):
         return x if x is None or self.unit == 1 else x * self.unit
 
     def cleared(self, tile: Array) -> Array:
-        """Replace subnormal numbers in the cotangent of a tile by 0."""
-        if not self.clears:
-            return tile
-        xp = namespace_of(tile)
-        small = xp.abs(tile) < float(xp.finfo(tile.dtype).smallest_normal)
-        return xp.where(xp.logical_not(small), tile, 0.0)  # NaN stays
+        """Replace subnormal numbers in the cotangent of a tile by 0, if there may be some."""
+        return cleared(tile) if self.clears else tile
+
+
+def cleared(tile: Array) -> Array:
+    """Replace subnormal numbers by 0."""
+    xp = namespace_of(tile)
+    small = xp.abs(tile) < float(xp.finfo(tile.dtype).smallest_normal)
+    return xp.where(xp.logical_not(small), tile, 0.0)  # NaN stays
 
 
 def scaling_of(coefficient: Array, *, bounded: bool) -> Scaling:
@@ -354,9 +357,9 @@ def plus(total: Array, part: Array) -> Array:
     return total
 
 
-def empty_sums(arrays: Sequence[Array], *, turned: bool = False) -> tuple[Array, ...]:
-    """Initial sums in the shapes of arrays: None, or zeros for a traced scan, which needs arrays."""
-    if len(arrays) == 0 or adapter_of(arrays[0]).mode != "traced":
+def empty_sums(arrays: Sequence[Array], *, turned: bool = False, filled: bool = False) -> tuple[Array, ...]:
+    """Initial sums in the shapes of arrays: None, or zeros if `filled` or for a traced scan, which needs arrays."""
+    if len(arrays) == 0 or not (filled or adapter_of(arrays[0]).mode == "traced"):
         return (None,) * len(arrays)
     return tuple(namespace_of(x).zeros_like(x.T if turned else x) for x in arrays)
 

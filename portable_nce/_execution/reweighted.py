@@ -14,7 +14,6 @@ from ..pairings import Members
 from .inputs import Arrays
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .statistics import PositiveSums, RowSums, from_mask, row_statistics, score_cotangents
-from .tiling import MAX_UNSHIFTED_LOGIT
 
 _LEAST = -80.0
 """Lower limit of w in ``e^-w``, which would overflow. Below it, all negatives count as false, unless τ⁺ is 0."""
@@ -43,8 +42,7 @@ class Reweighted(Family):
 
     def __init__(self, xp: Namespace, plan: ReweightedPlan, facts: ScoreFacts) -> None:
         super().__init__(xp, plan, facts)
-        # Divide the limit: under torch.compile, an infinite bound times a symbolic β is NaN.
-        self.unshifted = facts.bound <= MAX_UNSHIFTED_LOGIT / (1.0 + plan.beta)
+        self.unshifted = facts.small
         self.n_negatives = facts.n_negatives if facts.complete else None
 
     def add_negatives(

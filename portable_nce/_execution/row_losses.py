@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,12 +19,12 @@ Exclude = Callable[[Array, float], Array]
 class ScoreFacts(NamedTuple):
     """Facts about the scores of a sweep, and the divisor of its losses.
 
-    `bound`: largest magnitude of a score; `finite`: no score overflows; `complete`: every row has a positive and
-    `n_negatives`; `absent`: a score up to this belongs to a column left out; `single`: no row has several
+    `small`: exponentials of scores need no shift; `finite`: no score overflows; `complete`: every row has a positive
+    and `n_negatives`; `absent`: a score up to this belongs to a column left out; `single`: no row has several
     positives.
     """
 
-    bound: float = math.inf
+    small: bool = False
     finite: bool = False
     complete: bool = False
     absent: float | None = None

@@ -10,11 +10,11 @@ from .._core.numerics import upcast
 from .._core.protocol import Array
 from . import products as p
 from . import sets as s
-from .channels import Route
+from .channels import Channel, Route
 from .families import sharpened
 from .inputs import Arrays, Inputs, by_channel
-from .layouts import Layout, NeedGrad
-from .tiling import Tiling
+from .layouts import NeedGrad
+from .tiling import Bounds
 
 
 class Source:
@@ -63,27 +63,31 @@ class Source:
 
 
 class Products(Source):
-    """Tiles of inner products."""
+    """Tiles of inner products; `scored`: the tiles with the numbers added to their scores."""
 
     n_differentiated = (1, 1)
     """Numbers of row operands and of column operands that have a gradient."""
 
-    def __init__(self, inputs: Inputs, need_grad: NeedGrad, tiling: Tiling) -> None:
-        self.need_grad = (need_grad.rows, need_grad.columns)
-        self.columns, (n_rows, n_columns) = p.operand_of(inputs.columns), inputs.shape
-        self.turned, bounds = p.sums_are_turned(self.columns, tiling.block, n_rows), tiling.tiles(n_columns)
-        if need_grad.rows:
-            self.columns = p.with_weights(self.columns)
-        self.tiles = self.score_columns = p.operand_pieces(self.columns, bounds)
-        self.has_added = len(inputs.added) > 0
-        if self.has_added:
-            added = p.pieces(inputs.added[0], bounds)
-            self.score_columns = [p.with_added(tile, extra) for tile, extra in zip(self.tiles, added, strict=True)]
+    def __init__(
+        self, tiles: Sequence[p.Operand], scored: Sequence[p.Operand], need_grad: NeedGrad, *, turned: bool
+    ) -> None:
+        self.tiles, self.score_columns, self.turned = tiles, scored or tiles, turned
+        self.need_grad, self.has_added = (need_grad.rows, need_grad.columns), len(scored) > 0
+
+    @staticmethod
+    def cut(inputs: Inputs, need_grad: NeedGrad, bounds: Bounds) -> tuple[list[p.Operand], list[p.Operand]]:
+        """Columns of each tile, and with numbers added to their scores, if there are any: the first two arguments."""
+        columns = p.operand_of(inputs.columns)
+        tiles = p.operand_pieces(p.with_weights(columns) if need_grad.rows else columns, bounds)
+        if not inputs.added:
+            return tiles, []
+        added = p.pieces(inputs.added[0], bounds)
+        return tiles, [p.with_added(tile, extra) for tile, extra in zip(tiles, added, strict=True)]
 
     def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
         """The rows of a block, the rows multiplied by the sharpness, and the sharpness if it is not in them."""
         rows = p.operand_of(block.rows)
-        scaled, rest = p.sharpened_rows(rows, self.columns, sharpness)
+        scaled, rest = p.sharpened_rows(rows, self.tiles[0], sharpness)
         return rows, p.with_ones(scaled) if self.has_added else scaled, rest
 
     def positive_scores(self, block: Inputs, start: Array | int) -> Array | None:
@@ -143,15 +147,20 @@ class GivenScores(Source):
 class Channels(Source):
     """The single tile of all columns, scored by any similarities."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, tiling: Tiling) -> None:
-        self.channels, n_rows = layout.channels, inputs.shape[0]
-        self.counts = [channel.rows for channel in self.channels]
-        of_columns = [channel.columns for channel in self.channels]
+    def __init__(self, channels: Sequence[Channel], columns: Arrays, *, turned: bool) -> None:
+        self.channels, self.turned = channels, turned
+        self.counts = [channel.rows for channel in channels]
+        of_columns = [channel.columns for channel in channels]
         self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
-        self.columns = by_channel(inputs.columns, of_columns)
-        self.tiles = [inputs.columns]
-        self.turned = all(channel.inner_product for channel in self.channels) and all(
-            p.sums_are_turned(p.operand_of(columns), tiling.block, n_rows) for columns in self.columns
+        self.columns = by_channel(columns, of_columns)
+        self.tiles = [columns]
+
+    @staticmethod
+    def are_turned(channels: Sequence[Channel], columns: Arrays, block: int | Bounds, n_rows: int) -> bool:
+        """Whether cotangents of column operands are transposed: if those of all channels may be."""
+        each = by_channel(columns, [channel.columns for channel in channels])
+        return all(channel.inner_product for channel in channels) and all(
+            p.sums_are_turned(p.operand_of(own), block, n_rows) for own in each
         )
 
     def positive_scores(self, block: Inputs, start: Array | int) -> None:

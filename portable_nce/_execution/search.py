@@ -8,11 +8,11 @@ from typing import NamedTuple, TypeAlias
 
 from .._core.autodiff import no_gradient, stop_gradient
 from .._core.equality import Record
-from .._core.namespace import device_of, namespace_of, on_accelerator
+from .._core.namespace import device_of, namespace_of
 from .._core.notes import note
 from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array
-from .._core.registry import adapter_of
+from .._core.registry import adapter_of, on_accelerator
 from ..pairings import Members, Pairing, candidates
 from ..similarities import AnySimilarity, resolve
 from .channels import Channel

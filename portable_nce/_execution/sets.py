@@ -45,9 +45,13 @@ class Diagonals(NamedTuple):
     self_pairs: bool = False
     n_own_columns: int | None = None
 
-    def negatives(self, inputs: Inputs) -> int:
+    def negatives(self, n_columns: int, n_targets: int) -> int:
         """Number of negatives of a row, the ones that labels exclude included."""
-        return inputs.shape[1] - int(self.self_pairs) - len(self.distances) - len(inputs.targets)
+        return n_columns - int(self.self_pairs) - len(self.distances) - n_targets
+
+    def with_numbers(self, numbers: Numbers) -> Diagonals:
+        """Diagonals with the numbers that `without_numbers` took away."""
+        return self._replace(distances=numbers.distances, n_own_columns=numbers.n_own_columns)
 
 
 NO_DIAGONALS = Diagonals(())
@@ -79,12 +83,35 @@ Sets = Diagonals | SortedClasses | PairRule
 """Positions of positives and negatives, as static arguments of a sweep."""
 
 
+class Numbers(NamedTuple):
+    """Numbers of a matrix and of its sets that change with the size of a batch.
+
+    `shape` of the matrix; `distances` and `n_own_columns` of `Diagonals`; `whole`: shape of the matrix of which this is
+    a shard.
+    """
+
+    shape: tuple[int, int]
+    distances: tuple[int, ...] = ()
+    n_own_columns: int | None = None
+    whole: tuple[int, int] | None = None
+
+
+def without_numbers(sets: Sets, shape: tuple[int, int]) -> tuple[Sets, Numbers]:
+    """Sets without their numbers, and the numbers."""
+    if isinstance(sets, Diagonals):
+        numbers = Numbers(shape, sets.distances, sets.n_own_columns)
+        return sets._replace(distances=(0,) * len(sets.distances), n_own_columns=None), numbers
+    if isinstance(sets, PairRule):
+        return sets._replace(shape=None), Numbers(shape, whole=sets.shape)
+    return sets, Numbers(shape)
+
+
 class TilePosition(NamedTuple):
     """First row of a tile, its first column, the column after its last, and the number of columns of the diagonals."""
 
     start: Array | int
-    low: int
-    high: int
+    low: Array | int
+    high: Array | int
     n_columns: int
 
 
@@ -147,7 +174,9 @@ def put_diagonal(x: Array, distance: int, value: float | Array, tile: TilePositi
     if adapter_of(x).mode != "eager":
         return adapter_of(x).fill_columns(x, _diagonal_columns(x, distance, tile) - tile.low, value)
     start, low, high, n_columns = tile
-    assert isinstance(start, int)  # noqa: S101  (eager blocks have integer starts)
+    assert isinstance(start, int)  # noqa: S101  (eager blocks have integer positions)
+    assert isinstance(low, int)  # noqa: S101
+    assert isinstance(high, int)  # noqa: S101
     first, count = (start + distance) % n_columns, x.shape[0]
     # The diagonal through (start, first) continues from column 0 beyond the last column.
     for shift in (0, n_columns) if first + count > n_columns else (0,):
@@ -171,7 +200,7 @@ class DiagonalSets(NamedTuple):
     """Sets of tiles with diagonals of positives; `ids`: ids of the columns of each tile."""
 
     diagonals: Diagonals
-    bounds: Sequence[tuple[int, int]]
+    bounds: Sequence[tuple[Array | int, Array | int]]
     n_columns: int
     ids: Sequence[Array] = ()
 
@@ -227,10 +256,10 @@ class ClassSets(NamedTuple):
 
 
 class RuleSets(TileSets):
-    """Sets of tiles of all columns, by the rule of a pairing and a mask."""
+    """Sets of tiles of all columns, by the rule of a pairing and a mask; `shape`: of the matrix, if not of `inputs`."""
 
-    def __init__(self, pair_rule: PairRule, inputs: Inputs) -> None:
-        first, shape = inputs.rows[0], inputs.shape
+    def __init__(self, pair_rule: PairRule, inputs: Inputs, shape: tuple[int, int] | None = None) -> None:
+        first, shape = inputs.rows[0], shape or inputs.shape
         xp = self.xp = namespace_of(first)
         self.rule, self.shape, self.device = pair_rule.rule, pair_rule.shape or shape, device_of(first)
         # Clearing a diagonal takes less than a mask of it.

@@ -3,12 +3,15 @@
 The sums of a block of rows are final once its scores are computed. The family turns them into losses and slopes, and
 the cotangents reach the operands before the next block. No tile is computed twice, and no array of the size of the
 matrix is kept.
+
+A sweep has two parts. `_OneSided` decides: it reads values, computes arrays for all blocks, and runs the blocks. `Step`
+computes one block: a pure function of a `StepSpec`, which is hashable, of `Numbers`, and of arrays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.checks import is_at_hand
@@ -20,18 +23,89 @@ from .._core.registry import adapter_of
 from ..pairings import Members
 from . import products as p
 from . import sets as s
-from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, split_sharpness
+from .channels import Channel
+from .families import PairsPlan, Plan, SoftmaxPlan, are_small, divisor_of, family_of, split_sharpness
+from .fusing import fused
 from .inputs import Arrays, Inputs
 from .layouts import Gradients, Layout, NeedGrad, SweepResult
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
 from .scores import Channels, GivenScores, Products, Source
 from .sources import takes_embeddings
+from .tiling import Bounds
 
 
 @takes_embeddings
 def sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
     """The losses of the rows of a score matrix, and their gradients."""
     return _OneSided(layout, inputs, need_grad).run()
+
+
+class StepSpec(NamedTuple):
+    """What a step depends on, besides arrays and `Numbers`; hashable. Nothing in it changes with the size of a batch.
+
+    Attributes
+    ----------
+    plan : Plan
+        The objective.
+    sets : Diagonals, SortedClasses or PairRule
+        Positions of positives and negatives, without their numbers.
+    channels : tuple of Channel
+        The similarities.
+    need_grad : NeedGrad
+        Which gradients are needed.
+    facts : ScoreFacts
+        Facts about the scores, without numbers of rows and columns.
+    averaged : bool
+        Whether slopes are divided by the number of rows.
+    excluded : int, optional
+        Number of columns that are no negatives of a row, if all rows have as many.
+    counts : tuple of int
+        Number of arrays in each group of the `Inputs` of a block.
+    blocks, bounds : tuple of (int, int), optional
+        Bounds of the blocks, for sorted classes, and of the tiles. None: one tile of all columns.
+    given, apart, positives_in_tile : bool
+        Whether the rows are the scores; whether the positives are operands of their own; whether the cotangent of the
+        only tile includes those of the positives.
+    turned : bool
+        Whether cotangents of columns are transposed.
+    scaled, bounded : bool
+        Whether cotangents far below 1 are scaled, and whether by a unit.
+    """
+
+    plan: Plan
+    sets: s.Sets
+    channels: tuple[Channel, ...]
+    need_grad: NeedGrad
+    facts: ScoreFacts
+    averaged: bool
+    excluded: int | None
+    counts: tuple[int, ...]
+    blocks: Bounds | None
+    bounds: Bounds | None
+    given: bool
+    apart: bool
+    positives_in_tile: bool
+    turned: bool
+    scaled: bool
+    bounded: bool
+
+    @property
+    def returns_positives(self) -> bool:
+        """Whether blocks return the cotangents of the positives' scores, for the gradients of partners."""
+        if not isinstance(self.sets, s.Diagonals) or self.positives_in_tile:
+            return False
+        if self.apart:
+            return self.need_grad.partners
+        return self.need_grad.columns and len(self.sets.distances) > 0
+
+
+class Constants(NamedTuple):
+    """Arrays of all blocks: operands of the tiles, with added numbers if there are any, and labels of the columns."""
+
+    tiles: Sequence[Any]
+    scored: Sequence[p.Operand] = ()
+    labels: Arrays = ()
+    numbers: Arrays = ()
 
 
 class _FilledTile(NamedTuple):
@@ -53,120 +127,42 @@ class _Block(NamedTuple):
     losses: RowLosses
 
 
-class _OneSided:
-    """State of a one-sided sweep: arrays, source of scores, sets and family."""
+class Step:
+    """The step of a sweep: from a block of rows to its losses and cotangents.
 
-    def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
-        sets, first, given = layout.sets, inputs.rows[0], layout.channels[0].given
-        if isinstance(sets, s.PairRule) and need_grad.gradients:  # a similarity's pullback returns all gradients
-            need_grad = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
-        self.layout, self.need_grad = layout, need_grad
-        self.xp, self.adapter = namespace_of(first), adapter_of(first)
-        n_rows, n_columns = inputs.shape
-        self.tiling = layout.sizes.of(n_rows, n_columns)
-        self.diagonals: s.Diagonals | None = None
-        self.apart = len(inputs.partners) > 0  # the positives are an operand of their own
-        self.positives_in_tile = False  # the cotangent of the only tile includes those of positives
+    The law of all: results are functions of the arguments alone, none of which is overwritten but the carry.
+    """
+
+    def __init__(self, spec: StepSpec, numbers: s.Numbers, constants: Constants, like: Array) -> None:
+        """Set up the parts of a sweep; `like` is an array of the rows."""
+        self.spec, self.xp, (n_rows, n_columns) = spec, namespace_of(like), numbers.shape
         self.source: Source
         self.sets: s.TileSets
-        if isinstance(sets, s.PairRule):
-            self.source, self.sets = Channels(layout, inputs, self.tiling), s.RuleSets(sets, inputs)
+        negatives = 0
+        if isinstance(spec.sets, s.PairRule):
+            self.source = Channels(spec.channels, constants.tiles[0], turned=spec.turned)
+            inputs = Inputs((like,), column_labels=constants.labels, column_numbers=constants.numbers)
+            self.sets = s.RuleSets(spec.sets._replace(shape=numbers.whole), inputs, numbers.shape)
         else:
-            bounds, block = self.tiling.tiles(n_columns), self.tiling.block
-            labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
-            self.source = GivenScores(n_columns) if given else Products(inputs, need_grad, self.tiling)
-            if isinstance(sets, s.SortedClasses):
-                assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
-                self.sets = s.ClassSets(sets, block, labels)
+            self.source = GivenScores(n_columns)
+            if not spec.given:
+                self.source = Products(constants.tiles, constants.scored, spec.need_grad, turned=spec.turned)
+            if isinstance(spec.sets, s.SortedClasses):
+                assert spec.blocks is not None  # noqa: S101  (blocks end where classes end)
+                self.sets = s.ClassSets(spec.sets, spec.blocks, constants.labels)
             else:
-                self.diagonals = sets
-                self.sets = s.DiagonalSets(sets, bounds, n_columns, labels)
-                if not (self.apart or given):
-                    partners = s.partners(self.xp, sets, inputs.columns[0], n_rows)
-                    inputs = inputs._replace(partners=partners)
-        self.inputs = inputs
-        facts = self._facts(n_rows)
-        self.family: Family = family_of(self.xp, layout.plan, facts, need_grad=need_grad.gradients)
-        # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
-        self.scaled = not (self.family.unshifted or given) and is_at_hand(first) and self.adapter.is_plain(inputs.flat)
-        if self.diagonals is not None and isinstance(layout.plan, SoftmaxPlan):
-            # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
-            whole = len(self.diagonals.distances) > 0 and len(inputs.row_labels) == 0
-            whole = whole and self.tiling.block == n_rows and len(self.source.tiles) == 1
-            of_halves = isinstance(self.source, Products) and self.source.columns.part is not None
-            # With 16-bit products, the cotangents of positives have more bits.
-            self.positives_in_tile = given or (whole and not (self.scaled or of_halves))
-        self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
+                diagonals = spec.sets.with_numbers(numbers)
+                self.sets = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
+                negatives = n_columns - (spec.excluded or 0)
+        divisor = divisor_of(spec.plan, n_rows, negatives) if spec.averaged else None
+        facts = spec.facts._replace(n_negatives=negatives, divisor=divisor)
+        self.family: Family = family_of(self.xp, spec.plan, facts, need_grad=spec.need_grad.gradients)
 
-    def _bound(self) -> float:
-        """Largest magnitude of the scores, with sharpness or pairwise parameters included; infinity if unknown."""
-        plan, bound, by_row = self.layout.plan, self.layout.bound, self.inputs.by_row
-        if bound == math.inf:
-            return bound
-        sharpness, _ = split_sharpness(plan, by_row)
-        if sharpness is not None:
-            largest = largest_entry(sharpness)
-            bound = math.inf if largest is None else bound * largest
-        for parameter in by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ():
-            largest = largest_entry(parameter)
-            bound += math.inf if largest is None else largest
-        return bound
-
-    def _facts(self, n_rows: int) -> ScoreFacts:
-        """Facts about the scores that the family uses."""
-        layout, plan, inputs = self.layout, self.layout.plan, self.inputs
-        if isinstance(layout.sets, s.PairRule):
-            of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
-            return ScoreFacts(self._bound() if of_sums else math.inf, single=layout.sets.single)
-        bound = self._bound()
-        finite = layout.finite(inputs.rows[0])
-        complete, negatives = False, 0
-        if self.diagonals is not None:
-            complete = len(inputs.added) + len(inputs.present) + len(inputs.row_labels) == 0
-            negatives = self.diagonals.negatives(inputs)
-        # If all rows count, the slopes are divided by their number.
-        divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
-        absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
-        return ScoreFacts(bound, finite, complete, absent, negatives, divisor)
-
-    def run(self) -> SweepResult:
-        need_grad, (n_rows, n_columns) = self.need_grad, self.source.n_differentiated
-        count = n_rows if need_grad.rows else 0
-        tiles = [x for tile in self.source.tiles for x in tile[:n_columns]]
-        turned = self.source.turned
-        init = p.empty_sums(tiles, turned=turned) if need_grad.columns else ()
-        blocks = self.tiling.block
-        carry, (values, counts, *rest) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
-        gradients = [*rest]  # for torch.compile before 2.13, the rest of a tuple is a tuple
-        result = SweepResult(values, counts, Gradients(), self.family.facts.divisor)
-        if not need_grad.gradients:
-            return result
-        to_rows, gradients = gradients[:count], gradients[count:]
-        to_columns: list[Array | None] = [None] * n_columns
-        if need_grad.columns:
-            carry = tuple(x.T for x in carry) if turned else carry
-            to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
-        to_partners: list[Array | None] = [None] * len(self.inputs.partners)
-        if self._returns_positives():
-            cotangents = s.by_partner(gradients.pop(0), len(to_partners))
-            to_partners = [x[:, None] * self.inputs.rows[0] for x in cotangents]
-        if self.diagonals is not None and not self.apart:  # partners are columns
-            if self._returns_positives():
-                to_columns = [s.add_partners(self.xp, self.diagonals, to_columns[0], to_partners)]
-            to_partners = []
-        to_rows = to_rows or [None] * n_rows
-        return result._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))
-
-    def _returns_positives(self) -> bool:
-        """Whether blocks return the cotangents of the positives' scores, for the gradients of partners."""
-        if self.diagonals is None or self.positives_in_tile or not self.inputs.partners:
-            return False
-        return self.need_grad.partners if self.apart else self.need_grad.columns
-
-    def _step(self, carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        family, need_grad = self.family, self.need_grad.gradients
-        block = Inputs.of(self.by_block.counts, arrays)
-        sharpness, by_row = split_sharpness(self.layout.plan, block.by_row)
+    def __call__(self, carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+        """Carry with the cotangents of the columns added, and losses, counts and cotangents of a block."""
+        family, need_grad = self.family, self.spec.need_grad.gradients
+        block = Inputs.of(self.spec.counts, arrays)
+        sharpness, by_row = split_sharpness(self.spec.plan, block.by_row)
         rows = self.source.block_operands(block, sharpness)
         tiles, positives = [], None
         for k in range(len(self.source.tiles)):
@@ -188,7 +184,7 @@ class _OneSided:
         if not need_grad:
             return carry, (losses.values, losses.counts)
         to_rows, to_columns = self._backward(carry, _Block(start, block, rows, positives, losses), tiles, rescales)
-        of_positives = (losses.to_positive,) if self._returns_positives() else ()
+        of_positives = (losses.to_positive,) if self.spec.returns_positives else ()
         of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # not differentiated
         cotangents = (*to_rows, *of_positives, *of_sharpness, *losses.row_cotangents)
         return to_columns, (losses.values, losses.counts, *cotangents)
@@ -203,17 +199,16 @@ class _OneSided:
 
             to rows: c⁺ y⁺ + Σ_tiles c @ columns        to columns: Σ_blocks c.T @ rows
 
-        The cotangent of y⁺, c⁺ times the row, is computed in `run`.
+        The cotangent of y⁺, c⁺ times the row, is computed after all blocks.
         """
         losses, scaling = block.losses, p.Scaling()
-        if self.scaled:
-            bounded = self.layout.unit or self.layout.bound < math.inf
-            scaling = p.scaling_of(losses.coefficient, bounded=bounded)
+        if self.spec.scaled:
+            scaling = p.scaling_of(losses.coefficient, bounded=self.spec.bounded)
             coefficient, to_positive = map(scaling.divided, (losses.coefficient, losses.to_positive))
             losses = losses._replace(coefficient=coefficient, to_positive=to_positive)
             block = block._replace(losses=losses)
         to_rows: Arrays = ()
-        if block.inputs.partners and self.need_grad.rows and not self.positives_in_tile:
+        if block.inputs.partners and self.spec.need_grad.rows and not self.spec.positives_in_tile:
             partners, total = block.inputs.partners, None
             for partner, cotangent in zip(partners, s.by_partner(losses.to_positive, len(partners)), strict=True):
                 total = p.plus(total, cotangent[:, None] * partner)
@@ -236,7 +231,148 @@ class _OneSided:
             result = self.family.masked_cotangents(tile.residual, block.positives, losses, tile.sets, rescale)
             return tuple(map(scaling.cleared, result)), None
         matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
-        if not self.positives_in_tile:
+        if not self.spec.positives_in_tile:
             return (matrix,), factor
         assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
         return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None
+
+
+def step_of_rows(spec: StepSpec) -> Callable[..., tuple[Arrays, Arrays]]:
+    """The step of a spec as a function of arrays and numbers alone, which an adapter may compile."""
+
+    def step(
+        constants: Constants, numbers: s.Numbers, carry: Arrays, arrays: Arrays, position: tuple[Array | int]
+    ) -> tuple[Arrays, Arrays]:
+        return Step(spec, numbers, constants, arrays[0])(carry, arrays, *position)
+
+    return step
+
+
+class _OneSided:
+    """A one-sided sweep: what is decided before its first block, and its run."""
+
+    def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
+        sets, first, given = layout.sets, inputs.rows[0], layout.channels[0].given
+        if isinstance(sets, s.PairRule) and need_grad.gradients:  # a similarity's pullback returns all gradients
+            need_grad = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
+        self.layout, self.need_grad = layout, need_grad
+        self.xp, self.adapter = namespace_of(first), adapter_of(first)
+        n_rows, n_columns = inputs.shape
+        tiling = layout.sizes.of(n_rows, n_columns)
+        self.blocks, bounds = tiling.block, tuple(tiling.tiles(n_columns))
+        apart = len(inputs.partners) > 0  # the positives are an operand of their own
+        of_halves = turned = False
+        if isinstance(sets, s.PairRule):
+            self.constants = Constants([inputs.columns], (), inputs.column_labels, inputs.column_numbers)
+            turned = Channels.are_turned(layout.channels, inputs.columns, self.blocks, n_rows)
+        elif given:
+            self.constants = Constants([()])
+        else:
+            tiles, scored = Products.cut(inputs, need_grad, bounds)
+            labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else ()
+            self.constants = Constants(tiles, scored, tuple(labels))
+            of_halves, turned = tiles[0].part is not None, p.sums_are_turned(tiles[0], self.blocks, n_rows)
+        self.diagonals: s.Diagonals | None = sets if isinstance(sets, s.Diagonals) else None
+        if self.diagonals is not None and not (apart or given):
+            inputs = inputs._replace(partners=s.partners(self.xp, self.diagonals, inputs.columns[0], n_rows))
+        sets, self.numbers = s.without_numbers(sets, (n_rows, n_columns))
+        self.inputs = inputs
+        facts = self._facts()
+        # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
+        unshifted = facts.small or isinstance(layout.plan, PairsPlan)
+        scaled = not (unshifted or given) and is_at_hand(first) and self.adapter.is_plain(inputs.flat)
+        positives_in_tile = False
+        if self.diagonals is not None and isinstance(layout.plan, SoftmaxPlan):
+            # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
+            whole = len(self.diagonals.distances) > 0 and len(inputs.row_labels) == 0
+            whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
+            # With 16-bit products, the cotangents of positives have more bits.
+            positives_in_tile = given or (whole and not (scaled or of_halves))
+        self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
+        self.spec = StepSpec(
+            layout.plan,
+            sets,
+            layout.channels,
+            need_grad,
+            facts,
+            averaged=layout.mean and facts.finite and facts.complete,
+            excluded=None if self.diagonals is None else -self.diagonals.negatives(0, len(inputs.targets)),
+            counts=self.by_block.counts,
+            blocks=self.blocks if isinstance(sets, s.SortedClasses) else None,  # type: ignore[arg-type]
+            bounds=bounds if len(bounds) > 1 else None,
+            given=given,
+            apart=apart,
+            positives_in_tile=positives_in_tile,
+            turned=turned,
+            scaled=scaled,
+            bounded=layout.unit or layout.bound < math.inf,
+        )
+        self.step = Step(self.spec, self.numbers, self.constants, first)
+
+    def _bound(self) -> float:
+        """Largest magnitude of the scores, with sharpness or pairwise parameters included; infinity if unknown."""
+        plan, bound, by_row = self.layout.plan, self.layout.bound, self.inputs.by_row
+        if bound == math.inf:
+            return bound
+        sharpness, _ = split_sharpness(plan, by_row)
+        if sharpness is not None:
+            largest = largest_entry(sharpness)
+            bound = math.inf if largest is None else bound * largest
+        for parameter in by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ():
+            largest = largest_entry(parameter)
+            bound += math.inf if largest is None else largest
+        return bound
+
+    def _facts(self) -> ScoreFacts:
+        """Facts about the scores that the family uses, without numbers of rows and columns."""
+        layout, plan, inputs = self.layout, self.layout.plan, self.inputs
+        small = are_small(plan, self._bound())
+        if isinstance(layout.sets, s.PairRule):
+            of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
+            return ScoreFacts(small and of_sums, single=layout.sets.single)
+        finite = layout.finite(inputs.rows[0])
+        complete = len(inputs.added) + len(inputs.present) + len(inputs.row_labels) == 0
+        absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
+        return ScoreFacts(small, finite, complete and self.diagonals is not None, absent)
+
+    def run(self) -> SweepResult:
+        need_grad, (n_rows, n_columns) = self.need_grad, self.step.source.n_differentiated
+        count = n_rows if need_grad.rows else 0
+        tiles = [x for tile in self.step.source.tiles for x in tile[:n_columns]]
+        turned = self.step.source.turned
+        step, filled = self._steps()
+        init = p.empty_sums(tiles, turned=turned, filled=filled) if need_grad.columns else ()
+        carry, (values, counts, *rest) = self.adapter.scan(step, init, self.by_block.flat, self.blocks)
+        gradients = [*rest]  # for torch.compile before 2.13, the rest of a tuple is a tuple
+        result = SweepResult(values, counts, Gradients(), self.step.family.facts.divisor)
+        if not need_grad.gradients:
+            return result
+        to_rows, gradients = gradients[:count], gradients[count:]
+        to_columns: list[Array | None] = [None] * n_columns
+        if need_grad.columns:
+            carry = tuple(x.T for x in carry) if turned else carry
+            to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
+        to_partners: list[Array | None] = [None] * len(self.inputs.partners)
+        if self.spec.returns_positives:
+            cotangents = s.by_partner(gradients.pop(0), len(to_partners))
+            to_partners = [x[:, None] * self.inputs.rows[0] for x in cotangents]
+        if self.diagonals is not None and not self.spec.apart:  # partners are columns
+            if self.spec.returns_positives:
+                to_columns = [s.add_partners(self.xp, self.diagonals, to_columns[0], to_partners)]
+            to_partners = []
+        to_rows = to_rows or [None] * n_rows
+        return result._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))
+
+    def _steps(self) -> tuple[Callable[..., tuple[Arrays, Arrays]], bool]:
+        """The step of all blocks, and whether it is compiled."""
+        compiled = None
+        if self.layout.fused and self.need_grad.gradients and self.spec.blocks is None:
+            compiled = fused(step_of_rows, self.spec, self.inputs.flat)
+        if compiled is None:
+            return self.step, False
+
+        def step(carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+            result: tuple[Arrays, Arrays] = compiled(self.constants, self.numbers, carry, arrays, (start,))
+            return result
+
+        return step, True

@@ -20,7 +20,10 @@ _TOKEN_ENTRIES = 2**22  # of a block of token products, with masks of its size
 _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without masks
 _HELD_ENTRIES = 2**25  # of a block of products, if 256 rows would hold more
 _KEPT_ENTRIES = 2**26  # exponentials or scores kept by a two-sided sweep
-_FAR_ROWS, _FAR_ENTRIES, _FAR_MASKED_ENTRIES = 8192, 2**26, 2**24  # of an accelerator; not measured yet
+_FAR_ROWS = 8192  # rows of a block on an accelerator; with fewer than 2048, launches dominate the time
+_FAR_ENTRIES = 2**27  # of a block there, of whole rows: 512 MiB in float32
+_FAR_HELD_ENTRIES = 2**26  # of a block there of which several arrays are held: two-sided, masked, kept, compiled
+_FUSED_PAIRS = 2**24  # of a matrix whose steps are compiled: some hundred calls repay the compilation
 _COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held whole, or in blocks
 
 Bounds = tuple[tuple[int, int], ...]
@@ -69,7 +72,15 @@ def is_positive(number: int) -> bool:
         return True
 
 
-def _whole(n_rows: int, n_columns: int, block_size: int | str | None, mode: str) -> int | Bounds | None:
+def _far_rows(n_rows: int, n_columns: int, entries: int) -> int:
+    """Rows of a block of whole rows on an accelerator; blocks have nearly equal sizes."""
+    most = max(min(entries // n_columns, _FAR_ROWS), _ROWS)
+    return -(-n_rows // -(-n_rows // most))
+
+
+def _whole(
+    n_rows: int, n_columns: int, block_size: int | str | None, mode: str, *, far: bool = False
+) -> int | Bounds | None:
     """All rows of a matrix that is held whole, by choice or because their number is unknown; None for blocks of a size.
 
     A graph for any number of rows has a fixed number of blocks.
@@ -79,7 +90,7 @@ def _whole(n_rows: int, n_columns: int, block_size: int | str | None, mode: str)
     symbolic = not isinstance(n_rows, int)
     if mode != "compiled":
         return n_rows if symbolic else None
-    if n_rows * n_columns <= _COMPILED_ENTRIES or n_rows < _COMPILED_BLOCKS:
+    if n_rows * n_columns <= (_FAR_HELD_ENTRIES if far else _COMPILED_ENTRIES) or n_rows < _COMPILED_BLOCKS:
         return n_rows
     size = n_rows // _COMPILED_BLOCKS
     starts = [k * size for k in range(_COMPILED_BLOCKS)]
@@ -88,16 +99,18 @@ def _whole(n_rows: int, n_columns: int, block_size: int | str | None, mode: str)
 
 def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool) -> Tiling:
     """Tiling of a one-sided sweep over products."""
-    whole = _whole(n_rows, n_columns, block_size, mode)
+    whole = _whole(n_rows, n_columns, block_size, mode, far=far)
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
+    if far:
+        return Tiling(min(asked or _far_rows(n_rows, n_columns, _FAR_ENTRIES), n_rows), n_columns)
     held = _BLOCK_ENTRIES // n_columns  # rows whose tiles stay in the cache until the block ends
     # XLA writes the columns' gradients of a block before it adds them: half as many blocks pay.
     most = _HELD_ENTRIES * (2 if mode == "traced" else 1) // n_columns
     fewest = max(min(_ROWS // 2, most), _ROWS // 8)  # with fewer, column sums dominate the time
-    block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else min(max(held, fewest), _ROWS))
-    tile = n_columns if far or mode == "traced" else max(_columns(block), 0 if asked else _COLUMNS)
+    block = asked or min(max(held, fewest), _ROWS)
+    tile = n_columns if mode == "traced" else max(_columns(block), 0 if asked else _COLUMNS)
     return Tiling(min(block, n_rows), min(tile, n_columns))
 
 
@@ -121,18 +134,26 @@ def two_sided(
     """
     if shared:
         return two_sided(n_rows, n_columns, block_size, mode=mode, far=far, symmetric=symmetric)._replace(keep=False)
-    whole = _whole(n_rows, n_columns, block_size, mode)
+    whole = _whole(n_rows, n_columns, block_size, mode, far=far)
     if whole is not None:
         return Tiling(whole, n_columns, keep=not isinstance(whole, tuple))
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
         # A scan of several blocks would have to return the kept tiles.
-        single = 2 * n_rows * n_columns <= _BLOCK_ENTRIES
-        block = n_rows if single else max(min(_ROWS, _BLOCK_ENTRIES // n_columns), _ROWS // 2)
+        single = 2 * n_rows * n_columns <= (_FAR_HELD_ENTRIES if far else _BLOCK_ENTRIES)
+        rows = max(min(_ROWS, _BLOCK_ENTRIES // n_columns), _ROWS // 2)
+        block = n_rows if single else _far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES) if far else rows
         return Tiling(min(asked or block, n_rows), n_columns, keep=asked is None and block >= n_rows)
     keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
+    if far and not symmetric:
+        return Tiling(min(asked or _far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES), n_rows), n_columns, keep)
     size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
     return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_columns), keep)
+
+
+def pays_to_fuse(n_rows: int, n_columns: int) -> bool:
+    """Whether the steps of a sweep over a matrix of this shape take long enough to be compiled."""
+    return n_rows * n_columns >= _FUSED_PAIRS
 
 
 def is_large(n_rows: int, n_columns: int) -> bool:
@@ -151,11 +172,13 @@ def masked(
     tokens: bool = False,
 ) -> Tiling:
     """Tiling of a sweep with masks; `width`: numbers held per score: differences of features or products of tokens."""
-    whole = _whole(n_rows, n_columns, block_size, mode)
+    whole = _whole(n_rows, n_columns, block_size, mode, far=far and width == 1)
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
-    entries = _TOKEN_ENTRIES if tokens else _FAR_MASKED_ENTRIES if far and width == 1 else _MASKED_ENTRIES
+    if far and width == 1:
+        return Tiling(min(asked or _far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES), n_rows), n_columns)
+    entries = _TOKEN_ENTRIES if tokens else _MASKED_ENTRIES
     return Tiling(min(asked or max(1, entries // (n_columns * width)), n_rows), n_columns)
 
 
@@ -165,12 +188,12 @@ def searched(
     """Rows of a block of whole rows of scores for a search; `held` as for `masked`."""
     if held.get("width", 1) > 1 or held.get("tokens"):
         return masked(n_rows, n_columns, block_size, mode=mode, **held).block
-    whole = _whole(n_rows, n_columns, block_size, mode)
+    whole = _whole(n_rows, n_columns, block_size, mode, far=far)
     if whole is not None:
         return whole
     asked = block_size if isinstance(block_size, int) else None
-    entries, fewest = (_FAR_ENTRIES, _ROWS) if far else (_BLOCK_ENTRIES, _ROWS // 8)  # products of fewer rows are slow
-    return min(asked or max(entries // n_columns, fewest), n_rows)
+    rows = max(_BLOCK_ENTRIES // n_columns, _ROWS // 8)  # products of fewer rows are slow
+    return min(asked or (_far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES) if far else rows), n_rows)
 
 
 def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:

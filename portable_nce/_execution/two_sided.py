@@ -1,12 +1,15 @@
 """The two-sided sweep: sums of rows and of columns of inner products from one set of tiles.
 
-The second pass visits the tiles again, kept or recomputed, once both sums are final.
+The second pass visits the tiles again, kept or recomputed, once both sums are final. `_Square` decides, visits the
+tiles and adds up; `TilePasses` computes a tile: pure functions of a `TileSpec`, which is hashable, and of arrays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from .._core.logsumexp import ExpSum, factors, merge
 from .._core.namespace import namespace_of
@@ -15,12 +18,19 @@ from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from . import products as p
 from . import sets as s
-from .families import Softmax, family_of
+from .families import Softmax, SoftmaxPlan, are_small
+from .fusing import fused
 from .inputs import Arrays, Inputs
 from .layouts import Gradients, Layout, NeedGrad, SweepResult
 from .row_losses import RowLosses, ScoreFacts
 from .sources import takes_embeddings
 from .tiling import Bounds, Tiling, cut
+
+Position = tuple[Array | int, Array | int]
+"""First row and first column of a tile."""
+
+Both = tuple[Array, Array | None]
+"""Arrays of the rows of a tile, and of its columns if it serves both sides."""
 
 
 @takes_embeddings
@@ -75,6 +85,124 @@ def entries_visited(layout: Layout, n_rows: int, n_columns: int) -> int:
     return _Tiles(layout, n_rows, n_columns).entries
 
 
+class TileSpec(NamedTuple):
+    """What the passes over a tile depend on, besides arrays and numbers; hashable, and the same for any batch size.
+
+    Attributes
+    ----------
+    plan : SoftmaxPlan
+        The objective.
+    diagonals : Diagonals
+        Positions of the positives, without their numbers.
+    facts : ScoreFacts
+        Facts about the scores, without numbers of rows and columns.
+    need_grad : tuple of bool
+        Whether cotangents of rows, and of columns, are needed.
+    keep : bool
+        Whether the first pass keeps its tile for the second.
+    turned : bool
+        Whether cotangents of columns are transposed.
+    clears : bool
+        Whether subnormal cotangents of scores are replaced by 0.
+    """
+
+    plan: SoftmaxPlan
+    diagonals: s.Diagonals
+    facts: ScoreFacts
+    need_grad: tuple[bool, bool]
+    keep: bool
+    turned: bool
+    clears: bool = False
+
+
+class TilePasses:
+    """The two passes over a tile: its sums, and later its cotangents.
+
+    The law of both: results are functions of the arguments alone, none of which is overwritten but a kept tile.
+    """
+
+    def __init__(self, spec: TileSpec, numbers: s.Numbers, like: Array) -> None:
+        """Set up the family and the sets; `like` is an array of the rows."""
+        self.spec, self.n_columns, self.xp = spec, numbers.shape[1], namespace_of(like)
+        self.diagonals = spec.diagonals.with_numbers(numbers)
+        self.family = Softmax(self.xp, spec.plan, spec.facts)
+
+    def sums(
+        self,
+        rows: p.Operand,
+        columns: p.Operand,
+        both: bool,  # noqa: FBT001
+        at: Position,
+    ) -> tuple[ExpSum, ExpSum | None, Array | None]:
+        """Exponential sums of the rows and, if the tile serves `both` sides, of the columns; and the tile, if kept.
+
+        A tile is kept as exponentials, or as scores if these need a shift.
+        """
+        family, keep, of_columns = self.family, self.spec.keep, None
+        scores = self._scores(rows, columns, at)
+        if both and not family.unshifted:
+            of_columns = family.accumulate(scores, 0, spare=False)[0]
+        of_rows, terms = family.accumulate(scores, spare=family.unshifted or not keep)
+        if both and family.unshifted:
+            of_columns = ExpSum(None, adapter_of(terms).sum_along(terms, 0))
+        return of_rows, of_columns, (terms if family.unshifted else scores) if keep else None
+
+    def cotangents(  # noqa: PLR0917  (all that is known of a tile)
+        self,
+        rows: p.Operand,
+        columns: p.Operand,
+        kept: Array | None,
+        coefficients: Both,
+        tops: Both,
+        to_positive: Array | None,
+        at: Position,
+    ) -> tuple[Array | None, Array | None]:
+        """Cotangents of rows and columns; `to_positive`: cotangents of the positives, if the only tile has them."""
+        cotangent = self._of_scores(rows, columns, kept, coefficients, tops, at)
+        if self.spec.clears:
+            cotangent = p.cleared(cotangent)
+        if to_positive is not None:
+            cotangent = self._sets(columns, at).put(cotangent, to_positive, 0, at[0])
+        return p.pullback(cotangent, None, rows, columns, need_grad=self.spec.need_grad, turned=self.spec.turned)
+
+    def _sets(self, columns: p.Operand, at: Position) -> s.DiagonalSets:
+        low = at[1]
+        return s.DiagonalSets(self.diagonals, ((low, low + columns.x.shape[0]),), self.n_columns)
+
+    def _scores(self, rows: p.Operand, columns: p.Operand, at: Position) -> Array:
+        """Scores of a tile, -inf at pairs that are not negatives."""
+        return self._sets(columns, at).of(0, at[0], Inputs())(p.product(rows, columns), -math.inf)
+
+    def _of_scores(  # noqa: PLR0917
+        self, rows: p.Operand, columns: p.Operand, kept: Array | None, coefficients: Both, tops: Both, at: Position
+    ) -> Array:
+        """Cotangent of the scores: the term of the rows and, with a second coefficient, the term of the columns."""
+        family, (of_rows, of_columns) = self.family, coefficients
+        if family.unshifted:
+            terms = family.terms(self._scores(rows, columns, at), None) if kept is None else kept
+            if of_columns is None:
+                return terms * of_rows[:, None]
+            cotangent = p.outer_sum(of_rows, of_columns)
+            cotangent *= terms
+            return cotangent
+        scores = self._scores(rows, columns, at) if kept is None else kept
+        cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
+        if of_columns is None:
+            return cotangent
+        terms = family.terms(scores, tops[1], 0)
+        return adapter_of(cotangent).plus_product(cotangent, terms, of_columns[None, :])
+
+
+def sums_of_tile(spec: TileSpec) -> Callable[..., Any]:
+    """The first pass over a tile as a function of arrays and numbers alone, which an adapter may compile."""
+    return lambda numbers, rows, *others: TilePasses(spec, numbers, rows.x).sums(rows, *others)
+
+
+def cotangents_of_tile(spec: TileSpec) -> Callable[..., Any]:
+    """The second pass over a tile as a function of arrays and numbers alone."""
+    return lambda numbers, rows, *others: TilePasses(spec, numbers, rows.x).cotangents(rows, *others)
+
+
 class _Square:
     """State of a two-sided sweep over some rows and all columns; the columns that match these rows come first."""
 
@@ -85,24 +213,31 @@ class _Square:
         self.by_row = inputs.by_row
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
-        self.n_columns: int = self.columns.shape[0]
+        n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
         assert isinstance(layout.sets, s.Diagonals)  # noqa: S101  (others are one-sided)
-        self.diagonals, self.tiles_of = layout.sets, _Tiles(layout, self.n, self.n_columns)
+        self.diagonals, self.tiles_of = layout.sets, _Tiles(layout, self.n, n_columns)
         bound = self._agreed(layout, layout.bound)
         finite = layout.finite(self.rows) or bound < math.inf
         self.layout = layout
-        facts = ScoreFacts(bound, finite, complete=True, divisor=self.n if layout.mean and finite else None)
-        family = family_of(self.xp, layout.plan, facts, need_grad=self.need_grad)
-        assert isinstance(family, Softmax)  # noqa: S101  (two-sided plans are SoftmaxPlan)
-        self.family = family
+        assert isinstance(layout.plan, SoftmaxPlan)  # noqa: S101  (two-sided plans are)
+        facts = ScoreFacts(are_small(layout.plan, bound), finite, complete=True)
+        # Losses are means over rows, whose number the passes over tiles do not need.
+        self.family = Softmax(self.xp, layout.plan, facts._replace(divisor=self.n if layout.mean and finite else None))
         self.blocks, self.bounds = self.tiles_of.blocks, self.tiles_of.bounds
-        self.sets = s.DiagonalSets(self.diagonals, self.bounds, self.n_columns)
         columns = p.operand_of(inputs.columns)
         self.tiles = p.operand_pieces(p.with_weights(columns) if self.to_rows else columns, self.bounds)
-        self.turned = p.sums_are_turned(columns, self.blocks, self.n)
         self.keep = self.tiles_of.keep and self.need_grad
-        self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or scores if they need a shift
+        diagonals, self.numbers = s.without_numbers(layout.sets, (self.n, n_columns))
+        self.spec = TileSpec(
+            layout.plan,
+            diagonals,  # type: ignore[arg-type]
+            facts,
+            (self.to_rows, self.to_columns),
+            self.keep,
+            p.sums_are_turned(columns, self.blocks, self.n),
+        )
+        self.kept: dict[tuple[Array | int, int], Array | None] = {}  # tiles of the first pass
         self.sums: list[ExpSum] = []
         self.losses: list[RowLosses] = []
         self.to_positive: Array = None
@@ -123,31 +258,34 @@ class _Square:
         """Whether a tile adds to the column sums too; not if it holds each pair in both orders."""
         return not self.layout.self_contrast or self.bounds[k][0] != start
 
-    def scores(self, rows: p.Operand, start: Array | int, k: int) -> Array:
-        """Scores of a tile, -inf at pairs that are not negatives."""
-        scores = p.product(rows, self.tiles[k])
-        return self.sets.of(k, start, Inputs())(scores, -math.inf)
+    def _pass(self, pure: Callable[[TileSpec], Callable[..., Any]], spec: TileSpec) -> Callable[..., Any]:
+        """A pass over tiles, compiled if it pays."""
+        compiled = None
+        if self.layout.fused and self.need_grad:
+            compiled = fused(pure, spec, (self.rows, self.columns, *self.by_row))
+        if compiled is not None:
+            return partial(compiled, self.numbers)
+        passes = TilePasses(spec, self.numbers, self.rows)
+        return passes.sums if pure is sums_of_tile else passes.cotangents
 
     # The sums.
 
     def forward(self) -> None:
         """Compute the sums of rows and of columns."""
         xp, unshifted = self.xp, self.family.unshifted
+        sums = self._pass(sums_of_tile, self.spec)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             rows = p.operand_of(block)
             column_sums, parts = self._exp_sums(carry), []
             for k in self.tiles_of(start):
-                both = self.serves_columns(start, k)
-                scores = self.scores(rows, start, k)
-                if both and not unshifted:
-                    column_sums[k] = merge(xp, [column_sums[k], self.family.accumulate(scores, 0, spare=False)[0]])[0]
-                part, terms = self.family.accumulate(scores, spare=unshifted or not self.keep)
+                both, at = self.serves_columns(start, k), (start, self.bounds[k][0])
+                part, of_columns, kept = sums(rows, self.tiles[k], both, at)
+                if of_columns is not None:
+                    column_sums[k] = merge(xp, [column_sums[k], of_columns])[0]
                 parts.append(part)
-                if both and unshifted:
-                    column_sums[k] = ExpSum(None, column_sums[k].total + self.adapter.sum_along(terms, 0))
                 if self.keep:
-                    self.kept[start, k] = terms if unshifted else scores
+                    self.kept[start, k] = kept
             return _flat(column_sums), _flat([merge(xp, parts)[0]])
 
         empty = [_empty_sum(xp, tile.x, unshifted=unshifted) for tile in self.tiles]
@@ -231,7 +369,9 @@ class _Square:
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sums[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sums[-1].top, self.bounds)
-        need_grad, count = (self.to_rows, self.to_columns), len(self.operand.arrays)
+        count, turned = len(self.operand.arrays), self.spec.turned
+        to_positive = self.to_positive if self.is_one_tile() else None
+        cotangents = self._pass(cotangents_of_tile, self.spec._replace(clears=scaling.clears))
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             rows, (coefficient, *top_of_rows) = p.operand_of(block[:count]), block[count:]
@@ -239,26 +379,23 @@ class _Square:
             to_rows: Array = None
             to_columns = list(carry)
             for k in self.tiles_of(start):
-                both = self.serves_columns(start, k)
-                top_k = top_by_tile[k] if tops else None
-                cotangent = self._cotangent(rows, start, k, (coefficient, by_tile[k] if both else None), (top, top_k))
-                cotangent = scaling.cleared(cotangent)
-                if self.is_one_tile():  # then it includes the cotangents of positives
-                    cotangent = self.sets.put(cotangent, self.to_positive, k, start)
-                parts = p.pullback(cotangent, None, rows, self.tiles[k], need_grad=need_grad, turned=self.turned)
+                own = by_tile[k] if self.serves_columns(start, k) else None
+                both_tops = (top, top_by_tile[k] if tops else None)
+                kept, at = self.kept.pop((start, k)) if self.keep else None, (start, self.bounds[k][0])
+                parts = cotangents(rows, self.tiles[k], kept, (coefficient, own), both_tops, to_positive, at)
                 if self.to_rows:
                     to_rows = p.plus(to_rows, parts[0])
                 if self.to_columns:
                     to_columns[k] = p.plus(to_columns[k], parts[1])
             return tuple(to_columns), (to_rows,) if self.to_rows else ()
 
-        init = p.empty_sums([tile.x for tile in self.tiles], turned=self.turned) if self.to_columns else ()
+        init = p.empty_sums([tile.x for tile in self.tiles], turned=turned) if self.to_columns else ()
         xs = (*self.operand.arrays, of_rows, *tops)
         carry, result = self.adapter.scan(step, init, xs, self.blocks)
         to_rows = result[0] if self.to_rows else None
         to_columns: Array = None
         if self.to_columns:
-            carry = tuple(x.T for x in carry) if self.turned else carry
+            carry = tuple(x.T for x in carry) if turned else carry
             parts = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
             to_columns = p.concat_rows(xp, parts)
         if not self.is_one_tile():
@@ -276,31 +413,6 @@ class _Square:
         if self.to_columns:
             to_columns = s.add_partners(self.xp, self.diagonals, to_columns, [x[:, None] * self.rows for x in each])
         return to_rows, to_columns
-
-    def _cotangent(
-        self,
-        rows: p.Operand,
-        start: Array | int,
-        k: int,
-        coefficients: tuple[Array, Array | None],
-        tops: tuple[Array | None, Array | None],
-    ) -> Array:
-        """Cotangent of a tile: the term of its rows and, with a second coefficient, the term of its columns."""
-        family = self.family
-        of_rows, of_columns = coefficients
-        kept = self.kept.pop((start, k)) if self.keep else None
-        if family.unshifted:
-            terms = kept if self.keep else family.terms(self.scores(rows, start, k), None)
-            if of_columns is None:
-                return terms * of_rows[:, None]
-            cotangent = p.outer_sum(of_rows, of_columns)
-            cotangent *= terms
-            return cotangent
-        scores = kept if self.keep else self.scores(rows, start, k)
-        cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
-        if of_columns is None:
-            return cotangent
-        return self.adapter.plus_product(cotangent, family.terms(scores, tops[1], 0), of_columns[None, :])
 
 
 def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dict[Array | int, int]]:

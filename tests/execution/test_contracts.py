@@ -71,7 +71,7 @@ def block_of(engine: _OneSided) -> Inputs:
 
 def scores_of(engine: _OneSided) -> list[tuple[Any, Any]]:
     """The scores of each tile, and what the source needs of them."""
-    source = engine.source
+    source = engine.step.source
     rows = source.block_operands(block_of(engine), None)
     if isinstance(source, Channels):
         return [source.scores(rows, 0)]
@@ -91,7 +91,7 @@ def moved_by(arrays: tuple[Any, ...], directions: list[Any], step: float) -> tup
 def test_the_pullback_of_a_source_is_the_adjoint_of_its_scores(name: str, tile: int) -> None:
     """And it leaves the operands as they are."""
     engine, inputs = sweep_of(name, tile)
-    source: Any = engine.source
+    source: Any = engine.step.source
     kind = type(source)
     assert kind is (Products if name in BY_PRODUCTS else GivenScores if name == "scores" else Channels)
     before, rng = [x.copy() for x in inputs.flat], np.random.default_rng(5)
@@ -129,7 +129,7 @@ def test_the_tiles_of_a_matrix_partition_its_pairs(name: str, tile: int) -> None
     wanted = pairings.split(matrix.pairing.rule, tile_of(rule, whole))
     found = []
     for k, (scores, _) in enumerate(scores_of(engine)):
-        sets = engine.sets.of(k, 0, block_of(engine))
+        sets = engine.step.sets.of(k, 0, block_of(engine))
         if isinstance(sets, Members):
             np.testing.assert_array_equal(sets.positives, np.broadcast_to(wanted.positives, matrix.shape))
         taken = sets.negatives if isinstance(sets, Members) else sets(np.ones_like(scores[0]), 0.0) == 1
@@ -153,7 +153,7 @@ def tile_of(rule: Any, inputs: Inputs) -> pairings.Tile:
 TERMS = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: s**3))
 FAMILIES: dict[str, Any] = {
     "softmax": lambda: Softmax(np, PLAN, ScoreFacts()),
-    "softmax without a shift": lambda: Softmax(np, PLAN, ScoreFacts(bound=5.0)),
+    "softmax without a shift": lambda: Softmax(np, PLAN, ScoreFacts(small=True)),
     "pairs": lambda: PairTerms(np, PairsPlan(TERMS, "pairs"), ScoreFacts(), need_grad=True),
     "reweighted": lambda: Reweighted(np, ReweightedPlan(1.0, 0.1), ScoreFacts()),
     "reweighted by hardness": lambda: Reweighted(np, ReweightedPlan(0.5, 0.1), ScoreFacts()),
@@ -176,7 +176,7 @@ def test_sums_of_a_family_do_not_depend_on_the_order_of_merging(name: str) -> No
         if empty:
             members = Members(np.zeros_like(members.positives), np.zeros_like(members.negatives))
         found = family.add_masked((own,), members, by_row)
-        if family.facts.bound == math.inf:
+        if not family.facts.small:
             np.testing.assert_array_equal(own, scores[:, low:high])
         return found
 

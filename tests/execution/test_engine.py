@@ -132,7 +132,7 @@ def test_pairs_that_are_no_negatives_are_excluded_in_every_tile(
         if lines.self_pairs:
             expected[row, row] = -1.0
     targets = (array(index),) if by_index else ()
-    assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(Inputs((whole,), targets=targets)))
+    assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(whole.shape[1], len(targets)))
     tiles = sets.DiagonalSets(lines, tiling.cut(0, n, 3), n)
     for start, stop in tiling.cut(0, n, size):
         here = Inputs(targets=tuple(x[start:stop] for x in targets))
@@ -273,7 +273,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
     def expected(moved: Any) -> Any:
         return formula(np.log(np.sum(np.exp(moved[:, :6]), axis=1)), moved[:, 6])
 
-    facts = ScoreFacts(0.0 if unshifted else math.inf, finite, complete=True)
+    facts = ScoreFacts(unshifted, finite, complete=True)
     family = Softmax(np, SoftmaxPlan(objective), facts)
     values, cotangents = finished(family, scores[:, :6], scores[:, 6], bounds)
     np.testing.assert_allclose(values, expected(scores), rtol=1e-12)

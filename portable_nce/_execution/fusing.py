@@ -1,0 +1,110 @@
+"""Which steps of sweeps are compiled to a few kernels, and why others are not.
+
+On a GPU each operation on a tile reads and writes it in the memory of the device. A compiled step makes one pass of
+several operations. A kind of step is compiled at its first call or never, so that equal calls give equal results.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from .._core.checks import check_bool
+from .._core.equality import is_fixed
+from .._core.namespace import device_of, namespace_of
+from .._core.protocol import Array
+from .._core.registry import adapter_of
+from .tiling import pays_to_fuse
+
+MOST_KINDS = 64
+"""Largest number of kinds of steps that are compiled."""
+
+_STEPS: dict[Hashable, Callable[..., Any]] = {}
+"""Compiled steps, by the function that makes a step and its spec."""
+
+
+class _Switch:
+    """Whether steps are compiled, as `fuse_steps` says."""
+
+    on = False
+
+
+def fuse_steps(enabled: bool = True) -> None:  # noqa: FBT001, FBT002  (a switch, as in torch.backends)
+    """Compile the steps of large uncompiled losses on GPUs, or no longer.
+
+    Without a compiler around a loss, each operation on a block of scores is a kernel of its own, which reads and writes
+    the block in the memory of the device. With compiled steps, a block takes a few kernels between its matrix products.
+
+    A kind of call is compiled at its first call, which takes some seconds; batch size, temperature and bound of the
+    scores are no part of a kind. Calls compile if they need gradients, have 2^24 pairs or more, and no function of
+    yours. `explain` says which steps are compiled, and why others are not. Compiled steps add up in another order, so
+    results differ in the last digits from those of uncompiled steps.
+
+    On PyTorch with CUDA alone, from release 2.11 on; elsewhere nothing changes. ``torch.compile`` and ``jax.jit``
+    around a loss compile its steps anyway. It has not run on a GPU yet, so it is off by default.
+
+    Parameters
+    ----------
+    enabled : bool, optional
+        Whether steps are compiled from now on, in all threads.
+
+    Raises
+    ------
+    TypeError
+        If `enabled` is not a bool.
+
+    See Also
+    --------
+    explain : Says how a call is computed.
+
+    Examples
+    --------
+    >>> import portable_nce as pnce
+    >>> pnce.fuse_steps()
+    >>> pnce.fuse_steps(False)
+    """
+    _Switch.on = check_bool("enabled", enabled)
+
+
+def is_fusible(x: Array) -> bool:
+    """Whether steps on arrays like `x` are compiled, if they are large enough."""
+    return _Switch.on and adapter_of(x).obstacle_to_fusing(x) is None
+
+
+def obstacle_to_fusing(x: Array, n_rows: int, n_columns: int) -> str | None:
+    """Reason why steps on arrays like `x` are not compiled; None if they are."""
+    reason: str | None = adapter_of(x).obstacle_to_fusing(x)
+    if reason is None and not _Switch.on:
+        return "fuse_steps() compiles them"
+    if reason is None and not pays_to_fuse(n_rows, n_columns):
+        return "there are too few pairs"
+    return reason
+
+
+def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence[Array]) -> Callable[..., Any] | None:
+    """The compiled step ``pure(spec)``; None if this kind is not compiled.
+
+    Its last argument is the position of a tile, whose numbers become arrays: as numbers they would be part of the kind.
+    """
+    adapter = adapter_of(arrays[0])
+    if not (is_fixed(spec) and adapter.is_plain(tuple(arrays))):
+        return None
+    key = pure, spec
+    if key not in _STEPS:
+        if len(_STEPS) >= MOST_KINDS:
+            return None
+        _log.info("compiling %s of %s, which takes some seconds once", pure.__name__, spec.plan)
+        _STEPS[key] = adapter.fused(pure(spec))
+    step, like = _STEPS[key], arrays[0]
+    xp, device = namespace_of(like), device_of(like)
+
+    def positioned(*arguments: Any) -> Any:
+        *others, position = arguments
+        at = [xp.full((), x, dtype=xp.int32, device=device) for x in position]
+        return step(*others, tuple(at))
+
+    return positioned
+
+
+_log = logging.getLogger("portable_nce")
