@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -43,7 +43,14 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
     assert isinstance(step, FunctionType)  # noqa: S101
     # The compiler limits the graphs of a code object, and counts all steps made by one function together.
     own = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
-    chosen: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=True, backend=BACKEND)
+
+    def depend_on_arguments(guards: Sequence[Any]) -> list[bool]:
+        """Checks to make before each call: of arguments and of torch's settings. A step depends on nothing else."""
+        arguments = tuple(f"L['{name}']" for name in own.__code__.co_varnames)
+        return [not guard.is_global and (not guard.name or guard.name.startswith(arguments)) for guard in guards]
+
+    options: Any = {"guard_filter_fn": depend_on_arguments}
+    chosen: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=True, backend=BACKEND, options=options)
 
     def compiled(*arguments: Any) -> Any:
         nonlocal chosen
@@ -54,7 +61,7 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
         except TorchDynamoException as error:
             if chosen is step:
                 raise
-            reason = str(error).partition("\n")[0]
+            reason = " ".join(str(error).split())[:300]
             warnings.warn(f"a step is not compiled, since torch.compile failed: {reason}", stacklevel=2)
             chosen = step
             return step(*arguments)

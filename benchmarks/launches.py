@@ -21,8 +21,9 @@ import contextlib
 import json
 import math
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -34,7 +35,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
-from portable_nce.backends import torch_namespace
+from portable_nce.backends import torch_compiler, torch_namespace
+from portable_nce.testing.variants import started
 
 ROOT: Final = Path(__file__).parents[1]
 RECORD: Final = ROOT / "tests" / "launches.json"
@@ -199,37 +201,71 @@ class _CountedError(Exception):
     """The kernels of a graph are counted."""
 
 
-def compiled(name: str, dtype: str) -> list[float]:
-    """Bytes per score that each kernel reads and writes which inductor would generate for a loss; none for products."""
+@contextlib.contextmanager
+def counted_kernels(scores: int) -> Iterator[list[float]]:
+    """List for the bytes per score that kernels read and write which inductor would generate; none for products."""
     kernels: list[float] = []
-    (rows, width), scores = COMPILED_SIZE, COMPILED_SIZE[0] ** 2
 
     def count(graph: Any) -> None:
+        def size_of(name: str) -> tuple[int, int]:
+            try:
+                itemsize = graph.get_dtype(name).itemsize
+            except NotImplementedError:  # the results of an operation, which are buffers of their own
+                return 0, 0
+            return int(graph.sizevars.optimization_hint(graph.get_numel(name))), itemsize
+
         graph._update_scheduler()  # noqa: SLF001  (public nowhere)
         nodes = graph.scheduler.nodes
         read, written = ([{x.name for x in getattr(node.read_writes, way)} for node in nodes] for way in WAYS)
         for k, node in enumerate(nodes):
             elsewhere = set(graph.get_output_names()).union(*read[:k], *read[k + 1 :])
             arrays = [*(read[k] - written[k]), *(written[k] & elsewhere)]  # others stay in the kernel
-            tiles = [x for x in arrays if graph.get_numel(x) >= scores]
-            moved = sum(int(graph.get_numel(x)) * graph.get_dtype(x).itemsize for x in tiles)
+            moved = sum(number * itemsize for number, itemsize in map(size_of, arrays) if number >= scores)
             if moved and not node.is_extern():
                 kernels.append(round(moved / scores, 2))
         raise _CountedError
 
+    torch._dynamo.reset()  # noqa: SLF001  (public nowhere)
+    with mock.patch.object(GraphLowering, "compile_to_module", count):
+        yield kernels
+    if not kernels:
+        raise RuntimeError("expected kernels, got none")
+
+
+def arguments_of(name: str, dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Arrays of a loss that is compiled."""
+    rows, width = COMPILED_SIZE
     shape = rows // math.isqrt(LOSSES[name].scores), width
     x, y = (torch.zeros(shape, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(2))
+    return x, y
+
+
+def compiled(name: str, dtype: str) -> list[float]:
+    """Bytes per score of each kernel of a loss under `torch.compile`."""
+    x, y = arguments_of(name, dtype)
     adapter = adapter_of(x)
-    torch._dynamo.reset()  # noqa: SLF001  (public nowhere)
     with (
-        mock.patch.object(GraphLowering, "compile_to_module", count),
+        counted_kernels(COMPILED_SIZE[0] ** 2) as kernels,
         mock.patch.object(adapter, "half_devices", {"cpu"}),
         mock.patch.object(adapter, "half_product", half_product),
         contextlib.suppress(InductorError),
     ):
         torch.compile(LOSSES[name].loss, dynamic=False)(x, y)
-    if not kernels:
-        raise RuntimeError(f"{name}: expected kernels, got none")
+    return kernels
+
+
+def fused(name: str, dtype: str) -> list[float]:
+    """Bytes per score of each kernel of the compiled steps of an uncompiled loss."""
+    x, y = arguments_of(name, dtype)
+    adapter = adapter_of(x)
+    with (
+        started("torch-fused").active(),
+        counted_kernels(COMPILED_SIZE[0] ** 2) as kernels,
+        mock.patch.object(torch_compiler, "BACKEND", "inductor"),
+        mock.patch.object(adapter, "half_product", half_product),
+        warnings.catch_warnings(action="ignore", category=UserWarning),  # a counted step is not compiled
+    ):
+        LOSSES[name].loss(x, y)
     return kernels
 
 

@@ -11,6 +11,7 @@ from .._core.numerics import itemsize
 from .._core.ranks import Traffic
 from .._core.registry import adapter_of
 from ..pairings import Pairing, takes_products
+from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
 from .layouts import NeedGrad, NeedGradOf
 from .matrix import Passes, Prepared
@@ -43,6 +44,8 @@ class Sweep(NamedTuple):
         scores and two for the pullback. 16-bit products count once, however many parts they have.
     memory : int
         Bytes of scores in memory at a time.
+    steps : str
+        On accelerators, whether the steps are compiled (`fuse_steps`), or why not.
     """
 
     name: str
@@ -55,9 +58,10 @@ class Sweep(NamedTuple):
     passes: int
     products: float
     memory: int
+    steps: str = ""
 
     def __repr__(self) -> str:
-        """The sweep in five lines."""
+        """The sweep in five or six lines."""
         passes = "one pass" if self.passes == 1 else f"{self.passes} passes"
         passes += " for value and gradients" if self.name != "search" else ""
         width = f", embeddings of {self.width}" if self.width else ""
@@ -68,6 +72,7 @@ class Sweep(NamedTuple):
                 f"  scores    {self.rows} x {self.columns}{width}",
                 f"  tiles     {self.block} x {self.tile}, {self.memory / 2**20:.3g} MiB of scores at a time",
                 f"  products  {self._products()}",
+                *([f"  steps     {self.steps}"] if self.steps else []),
             ]
         )
 
@@ -215,10 +220,9 @@ def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
         name = f"one-sided sweep of {'scores' if channel.given else 'inner products'}"
         scored = (width + len(inputs.added)) / width if width else 0.0  # a column adds numbers to the scores
         products, entries = passes.number * scored + gradients * (width > 0), block * n_columns
-    memory = int(entries) * itemsize(rows)
-    return Sweep(
-        name, prepared.reason, rows.shape[0], n_columns, width, block, tile, passes.number, float(products), memory
-    )
+    memory, shape = int(entries) * itemsize(rows), (rows.shape[0], n_columns)
+    steps = report_of_steps(layout, rows, shape, need_grad=need.gradients)
+    return Sweep(name, prepared.reason, *shape, width, block, tile, passes.number, float(products), memory, steps)
 
 
 def _report_of_search(searched: Searched) -> Sweep:

@@ -14,13 +14,14 @@ from .._core.checks import check_bool
 from .._core.equality import is_fixed
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
-from .._core.registry import adapter_of
+from .._core.registry import adapter_of, on_accelerator
+from .layouts import Layout
 from .tiling import pays_to_fuse
 
 MOST_KINDS = 64
 """Largest number of kinds of steps that are compiled."""
 
-_STEPS: dict[Hashable, Callable[..., Any]] = {}
+STEPS: dict[Hashable, Callable[..., Any]] = {}
 """Compiled steps, by the function that makes a step and its spec."""
 
 
@@ -30,7 +31,7 @@ class _Switch:
     on = False
 
 
-def fuse_steps(enabled: bool = True) -> None:  # noqa: FBT001, FBT002  (a switch, as in torch.backends)
+def fuse_steps(enabled: bool = True) -> bool:  # noqa: FBT001, FBT002  (a switch, as in torch.backends)
     """Compile the steps of large uncompiled losses on GPUs, or no longer.
 
     Without a compiler around a loss, each operation on a block of scores is a kernel of its own, which reads and writes
@@ -49,6 +50,11 @@ def fuse_steps(enabled: bool = True) -> None:  # noqa: FBT001, FBT002  (a switch
     enabled : bool, optional
         Whether steps are compiled from now on, in all threads.
 
+    Returns
+    -------
+    bool
+        Whether they were compiled before.
+
     Raises
     ------
     TypeError
@@ -62,9 +68,12 @@ def fuse_steps(enabled: bool = True) -> None:  # noqa: FBT001, FBT002  (a switch
     --------
     >>> import portable_nce as pnce
     >>> pnce.fuse_steps()
+    False
     >>> pnce.fuse_steps(False)
+    True
     """
-    _Switch.on = check_bool("enabled", enabled)
+    before, _Switch.on = _Switch.on, check_bool("enabled", enabled)
+    return before
 
 
 def is_fusible(x: Array) -> bool:
@@ -72,14 +81,20 @@ def is_fusible(x: Array) -> bool:
     return _Switch.on and adapter_of(x).obstacle_to_fusing(x) is None
 
 
-def obstacle_to_fusing(x: Array, n_rows: int, n_columns: int) -> str | None:
-    """Reason why steps on arrays like `x` are not compiled; None if they are."""
+def report_of_steps(layout: Layout, x: Array, shape: tuple[int, int], *, need_grad: bool) -> str:
+    """Whether the steps of a sweep on arrays like `x` are compiled, or why not; empty on CPUs, where none are."""
+    if not (layout.fused or on_accelerator(x)):
+        return ""
     reason: str | None = adapter_of(x).obstacle_to_fusing(x)
     if reason is None and not _Switch.on:
-        return "fuse_steps() compiles them"
-    if reason is None and not pays_to_fuse(n_rows, n_columns):
-        return "there are too few pairs"
-    return reason
+        reason = "fuse_steps() compiles them"
+    elif reason is None and not pays_to_fuse(*shape):
+        reason = "there are too few pairs"
+    elif reason is None and not need_grad:
+        reason = "no gradients are needed"
+    elif reason is None and not is_fixed(layout._replace(half=None)):
+        reason = "they contain a function of yours"
+    return "compiled once for all batch sizes" if reason is None else f"not compiled: {reason}"
 
 
 def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence[Array]) -> Callable[..., Any] | None:
@@ -91,12 +106,12 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
     if not (is_fixed(spec) and adapter.is_plain(tuple(arrays))):
         return None
     key = pure, spec
-    if key not in _STEPS:
-        if len(_STEPS) >= MOST_KINDS:
+    if key not in STEPS:
+        if len(STEPS) >= MOST_KINDS:
             return None
         _log.info("compiling %s of %s, which takes some seconds once", pure.__name__, spec.plan)
-        _STEPS[key] = adapter.fused(pure(spec))
-    step, like = _STEPS[key], arrays[0]
+        STEPS[key] = adapter.fused(pure(spec))
+    step, like = STEPS[key], arrays[0]
     xp, device = namespace_of(like), device_of(like)
 
     def positioned(*arguments: Any) -> Any:

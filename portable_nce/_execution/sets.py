@@ -171,12 +171,10 @@ def by_partner(numbers: Array, count: int) -> list[Array]:
 
 def put_diagonal(x: Array, distance: int, value: float | Array, tile: TilePosition) -> Array:
     """Put a number, or one per row, on the diagonal of a tile at a distance; the tile may be overwritten."""
-    if adapter_of(x).mode != "eager":
-        return adapter_of(x).fill_columns(x, _diagonal_columns(x, distance, tile) - tile.low, value)
     start, low, high, n_columns = tile
-    assert isinstance(start, int)  # noqa: S101  (eager blocks have integer positions)
-    assert isinstance(low, int)  # noqa: S101
-    assert isinstance(high, int)  # noqa: S101
+    known = isinstance(start, int) and isinstance(low, int) and isinstance(high, int)
+    if not known or adapter_of(x).mode != "eager":
+        return adapter_of(x).fill_columns(x, _diagonal_columns(x, distance, tile) - low, value)
     first, count = (start + distance) % n_columns, x.shape[0]
     # The diagonal through (start, first) continues from column 0 beyond the last column.
     for shift in (0, n_columns) if first + count > n_columns else (0,):

@@ -251,8 +251,11 @@ class Torch(Variant):
 class TorchBlind(Torch):
     """PyTorch on the CPU as on a GPU: no entry can be read, and tiles are those of an accelerator.
 
-    With `half_products`, it emulates the 16-bit products of a GPU: inputs are rounded, sums are float32.
+    With `half_products`, it emulates the 16-bit products of a GPU: inputs are rounded, sums are float32. With
+    `fused_steps`, the steps of all sweeps are compiled, without generating kernels.
     """
+
+    fused_steps: bool = False
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -268,6 +271,18 @@ class TorchBlind(Torch):
             if self.half_products:
                 devices = {*adapter.half_devices, "cpu"}
                 stack.enter_context(mock.patch.object(adapter, "half_devices", devices))
+            if self.fused_steps:
+                fusing = importlib.import_module(f"{package}._execution.fusing")
+                compiler = importlib.import_module(f"{package}.backends.torch_compiler")
+                for owner, name, value in (
+                    (adapter, "fused_devices", {"cpu"}),
+                    (compiler, "BACKEND", "aot_eager"),
+                    (fusing, "pays_to_fuse", _pays),
+                    (importlib.import_module(f"{package}._execution.matrix"), "pays_to_fuse", _pays),
+                ):
+                    stack.enter_context(mock.patch.object(owner, name, value))
+                stack.enter_context(mock.patch.dict(fusing.STEPS, clear=True))
+                stack.callback(fusing.fuse_steps, fusing.fuse_steps(enabled=True))
             # The keys of kept choices do not contain what is replaced.
             for name, kept in (("plans", "PLANS"), ("replay", "SWEEPS")):
                 module = importlib.import_module(f"{package}._execution.{name}")
@@ -279,12 +294,17 @@ def _none(_: Any) -> None:
     """None, for any array."""
 
 
+def _pays(*_: int) -> bool:
+    """True, for any shape."""
+    return True
+
+
 def _true(_: Any) -> bool:
     """True, for any array; a mock could not be compiled."""
     return True
 
 
-CHOOSE_BY_DEVICE = ("_core.checks", "_execution.matrix", "_execution.search")
+CHOOSE_BY_DEVICE = ("_core.checks", "_execution.fusing", "_execution.matrix", "_execution.search")
 """Modules that ask whether an array is on an accelerator."""
 
 
@@ -436,6 +456,14 @@ VARIANTS: dict[str, Variant] = {
             half_products=True,
             cases="forms",
             slice=("values_and_gradients", "saturation", "thirty_two", "awkward", "ranks"),
+        ),
+        TorchBlind(
+            name="torch-fused",
+            dtypes=("float32", "bfloat16"),
+            further_dtypes=("float64", "float16"),
+            half_products=True,
+            fused_steps=True,
+            slice=("test_case", "saturation"),
         ),
         Torch(name="torch-cuda", device_type="cuda", gpu=True, half_products=True),
         Jax(

@@ -1,0 +1,223 @@
+"""Steps of sweeps as pure functions, and compiled: `fuse_steps`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import portable_nce as pnce
+from portable_nce._core.registry import adapter_of
+from portable_nce._execution import fusing
+from portable_nce.testing.variants import started
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # by torch itself
+
+D = 5
+LOSSES: dict[str, Any] = {
+    "info_nce": lambda x, y, t: pnce.info_nce(x, y, temperature=t, block_size=16),
+    "clip": lambda x, y, t: pnce.clip(x, y, logit_scale=1.0 / t, block_size=16),
+    "supcon": lambda x, _, t: pnce.supcon(x, torch.arange(x.shape[0]) % 5, temperature=t, block_size=16),
+    "siglip": lambda x, y, t: pnce.siglip(x, y, logit_scale=1.0 / t, logit_bias=-3.0, block_size=16),
+    "nt_xent": lambda x, y, t: pnce.nt_xent(x, y, temperature=t, block_size=16),
+    "moco": lambda x, y, t: pnce.moco(x, x.detach() + 0.1, y.detach(), temperature=t, block_size=16),
+    "linear_softmax": lambda x, y, t: pnce.density.linear_softmax(x / t, y, torch.arange(x.shape[0]), block_size=16),
+    "neg_sq_euclidean": lambda x, y, t: pnce.info_nce(
+        x, y, temperature=t, similarity="neg_sq_euclidean", block_size=16
+    ),
+}
+IN_THE_DEFAULT_RUN = {("info_nce", "float32"), ("clip", "bfloat16"), ("supcon", "float32")}
+
+
+@pytest.fixture
+def fused() -> Iterator[None]:
+    """Arrays on the CPU as on a GPU, and all steps compiled."""
+    with started("torch-fused").active():
+        yield
+
+
+def arrays(n: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(n)
+    return [torch.randn(n, D, generator=generator).to(dtype).requires_grad_() for _ in range(2)]
+
+
+def differentiated(loss: Any, *given: torch.Tensor) -> list[torch.Tensor]:
+    """Value and gradients of a loss."""
+    for x in given:
+        x.grad = None
+    value = loss(*given)
+    value.backward()
+    return [value.detach(), *(x.grad.clone() for x in given if x.grad is not None)]
+
+
+def graphs() -> int:
+    """Number of graphs that were compiled in this process."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])  # noqa: SLF001  (public nowhere)
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, dtype) if (name, dtype) in IN_THE_DEFAULT_RUN else pytest.param(name, dtype, marks=pytest.mark.full)
+        for name in LOSSES
+        for dtype in ("float32", "bfloat16")
+    ],
+)
+def test_compiled_steps_equal_uncompiled_ones_and_serve_every_size_and_temperature(name: str, dtype: str) -> None:
+    """One graph of each step, for blocks of any number of rows, another batch size and another temperature."""
+    eps = {"float32": 2.0**-18, "bfloat16": 2.0**-7}[dtype]
+    before, made = graphs(), 0
+    for n, temperature in ((40, 0.5), (54, 0.2), (40, 0.5)):
+        given, loss = arrays(n, getattr(torch, dtype)), partial(LOSSES[name], t=temperature)
+        found = differentiated(loss, *given)
+        made = made or graphs() - before
+        assert 0 < graphs() - before == made <= 4, "graphs"
+        fusing.fuse_steps(enabled=False)
+        wanted = differentiated(loss, *given)
+        fusing.fuse_steps(enabled=True)
+        for x, y in zip(found, wanted, strict=True):
+            torch.testing.assert_close(x, y, rtol=eps, atol=eps * float(y.abs().max()))
+
+
+@pytest.mark.usefixtures("fused")
+def test_equal_calls_are_equal_whatever_came_in_between() -> None:
+    loss, given = partial(LOSSES["info_nce"], t=0.3), arrays(40)
+    first = differentiated(loss, *given)
+    differentiated(loss, *arrays(54))
+    with torch.no_grad():
+        loss(*given)
+    for x, y in zip(first, differentiated(loss, *given), strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_step_is_pure(name: str) -> None:
+    """Equal arguments give equal results, and none is overwritten but the carry and a kept tile."""
+    calls: list[tuple[Any, Any, Any]] = []
+
+    def recorded(pure: Any, spec: Any, _: Any) -> Any:
+        assert hash(spec) == hash(type(spec)(*spec))
+        step = pure(spec)
+
+        def twice(*arguments: Any) -> Any:
+            *others, position = copied(arguments)
+            at = tuple(torch.full((), x, dtype=torch.int32) for x in position)  # as arrays, as a compiled step has them
+            given = copied(arguments)
+            result = step(*given)
+            calls.append((arguments, given, (copied(result), step(*others, at))))
+            return result
+
+        return twice
+
+    with (
+        started("torch-blind").active(),
+        mock.patch("portable_nce._execution.sweep.fused", recorded),
+        mock.patch("portable_nce._execution.two_sided.fused", recorded),
+        mock.patch("portable_nce._execution.matrix.is_fusible", return_value=True),
+        mock.patch("portable_nce._execution.matrix.pays_to_fuse", return_value=True),
+    ):
+        differentiated(partial(LOSSES[name], t=0.5), *arrays(40))
+    assert calls
+    for arguments, given, (first, second) in calls:
+        for x, y in zip(leaves(first), leaves(second), strict=True):
+            torch.testing.assert_close(x, y)
+        overwritable = 2 if len(arguments) == 5 else 3  # the carry; of a tile, what was kept
+        for place, (x, y) in enumerate(zip(arguments, given, strict=True)):
+            if place != overwritable:
+                assert all(map(torch.equal, leaves(x), leaves(y)))
+
+
+def copied(tree: Any) -> Any:
+    """A nested tuple with new tensors."""
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, (tuple, list)):
+        items = [copied(x) for x in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    return tree
+
+
+def leaves(tree: Any) -> list[torch.Tensor]:
+    """The tensors of a nested tuple."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    return [leaf for x in tree for leaf in leaves(x)] if isinstance(tree, (tuple, list)) else []
+
+
+@pytest.mark.usefixtures("fused")
+def test_explain_says_which_steps_are_compiled_and_why_others_are_not() -> None:
+    x, y = arrays(8)
+    assert pnce.explain(pnce.info_nce, x, y).sweeps[0].steps == "compiled once for all batch sizes"
+    own = pnce.objectives.Objective(lambda row: row.log_odds, couples_rows=False)
+    told = pnce.explain(pnce.contrast, x, y, objective=own).sweeps[0]
+    assert told.steps == "not compiled: they contain a function of yours"
+    assert "  steps     not compiled" in repr(told)
+    fusing.fuse_steps(enabled=False)
+    assert "fuse_steps()" in pnce.explain(pnce.info_nce, x, y).sweeps[0].steps
+    fusing.fuse_steps(enabled=True)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "release", "triton"), [("2.10", "2.10.1", True), ("Triton", "2.13.0+cu130", False)]
+)
+def test_what_a_machine_lacks_is_told(
+    monkeypatch: pytest.MonkeyPatch, obstacle: str, release: str, *, triton: bool
+) -> None:
+    compiler: Any = pytest.importorskip("portable_nce.backends.torch_compiler")
+    monkeypatch.setattr(torch, "__version__", release)
+    monkeypatch.setattr(compiler, "has_triton", lambda: triton)
+    compiler.obstacle_to_compiling.cache_clear()
+    assert obstacle in compiler.obstacle_to_compiling("cuda")
+    compiler.obstacle_to_compiling.cache_clear()
+
+
+@pytest.mark.usefixtures("fused")
+def test_without_a_working_compiler_a_step_warns_once_and_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no such compiler")
+
+    from portable_nce.backends import torch_compiler
+
+    monkeypatch.setattr(torch_compiler, "BACKEND", broken)
+    loss, given = partial(LOSSES["info_nce"], t=0.3), arrays(40)
+    with pytest.warns(UserWarning, match="no such compiler"):
+        found = differentiated(loss, *given)
+    again = differentiated(loss, *given)  # a second warning would be an error
+    fusing.fuse_steps(enabled=False)
+    for x, y, z in zip(found, again, differentiated(loss, *given), strict=True):
+        torch.testing.assert_close(x, z)
+        assert torch.equal(x, y)
+
+
+@pytest.mark.usefixtures("fused")
+def test_each_kind_is_logged_once_and_kinds_are_limited(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fusing, "MOST_KINDS", 1)
+    with caplog.at_level(logging.INFO, "portable_nce"):
+        for name in ("info_nce", "info_nce", "siglip"):
+            differentiated(partial(LOSSES[name], t=0.3), *arrays(40))
+    assert len(caplog.messages) == len(fusing.STEPS) == 1
+
+
+def test_nothing_is_compiled_unless_asked_for() -> None:
+    """Nor on libraries that compile nothing, on processors, or for arrays that are transformed."""
+    assert not fusing.is_fusible(torch.zeros(1))
+    before = pnce.fuse_steps()
+    try:
+        assert not before
+        assert not fusing.is_fusible(torch.zeros(1))
+        assert not fusing.is_fusible(np.zeros(1))
+        assert "CUDA" in str(adapter_of(torch.zeros(1)).obstacle_to_fusing(torch.zeros(1)))
+    finally:
+        assert pnce.fuse_steps(enabled=False)
+    with pytest.raises(TypeError, match="enabled: expected True or False"):
+        pnce.fuse_steps("yes")  # type: ignore[arg-type]
