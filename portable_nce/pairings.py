@@ -178,11 +178,12 @@ class OnDiagonals(Positives):
 class ByIndex(Positives):
     """The column of each row's positive is in an array (N,), and all other columns are negatives.
 
-    `elsewhere`: an index out of range may be a positive on another rank.
+    `elsewhere`: an index out of range may be a positive on another rank; `within`: no index is out of range.
     """
 
     index: Array
     elsewhere: bool
+    within: bool
 
     @property
     def arrays(self) -> tuple[Arrays, Arrays, Arrays]:
@@ -640,9 +641,12 @@ def index(positives: AnyArray, /) -> Pairing:
     return indexed(positives)
 
 
-def indexed(positives: Array, *, elsewhere: bool = False) -> Pairing:
-    """Pairing of checked indices; `elsewhere`: positives may be on another rank, at an index out of range."""
-    return Pairing(_index_rule, one_per_row=True)._replace(positives=ByIndex(positives, elsewhere))
+def indexed(positives: Array, *, elsewhere: bool = False, within: bool = False) -> Pairing:
+    """Pairing of checked indices.
+
+    `elsewhere`: positives may be on another rank, at an index out of range; `within`: no index is out of range.
+    """
+    return Pairing(_index_rule, one_per_row=True)._replace(positives=ByIndex(positives, elsewhere, within))
 
 
 @explained

@@ -195,6 +195,8 @@ def _check_pairing(args: Arguments) -> PairChecks:
     if not isinstance(pairing.positives, ByIndex):
         return PairChecks(n_columns=n_sharded, sharded=across)
     index = pairing.positives.index
+    if pairing.positives.within:
+        return PairChecks(indices_checked=True)
     xp = namespace_of(index)
     if not across:
         return PairChecks(check_indices(xp, "positives", index, n_columns, f"the rows of {args.names[1]}"))

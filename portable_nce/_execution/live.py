@@ -271,7 +271,7 @@ def _of_kind(matrix: ScoreMatrix, needs: Needs, counted: Array | None) -> Live:
     """Rows and columns that count without a mask; all columns are used, unless flags of the columns leave some out."""
     pairing, positives, n_rows = matrix.pairing, matrix.pairing.positives, matrix.shape[0]
     present, valid = (x[0] if x else None for x in pairing.flags(n_rows))
-    if isinstance(positives, ByIndex) and not positives.elsewhere:
+    if isinstance(positives, ByIndex) and not (positives.elsewhere or positives.within):
         n_columns = matrix.shape[1] if matrix.shard is None else matrix.shard.shape[1]
         present = namespace_of(positives.index).logical_and(positives.index >= 0, positives.index < n_columns)
     rows = counted_by(None, counted, present) if needs.positive else counted

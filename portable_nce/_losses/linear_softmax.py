@@ -26,7 +26,6 @@ from .._core.checks import (
     check_shape,
     check_width,
     indices_of,
-    is_at_hand,
     shape_of,
 )
 from .._core.logsumexp import ExpSum, factors
@@ -42,7 +41,7 @@ from .._execution.statistics import RowSums, one_per_row
 from .._execution.statistics import row_statistics as statistics_of
 from ..objectives import Pairwise, RowStatistics, Term, info_nce
 from ..objectives.softmax import of_all_scores, with_z_loss
-from ..pairings import candidates, index, indexed
+from ..pairings import candidates, indexed
 from ..similarities import scaled_columns, shifted_columns, soft_capped
 
 __all__ = ["SoftmaxStatistics", "linear_softmax"]
@@ -247,14 +246,16 @@ def linear_softmax(
     targets, counted = _targets(xp, entered.others["targets"], rows.array.shape[0], ignore_index)
     shards = None
     if across is None:
-        check_indices(xp, "targets", targets, classes, "the rows of weight", remedy=_IGNORED)
+        known = check_indices(xp, "targets", targets, classes, "the rows of weight", remedy=_IGNORED)
+        if not known:  # rows of targets out of range do not count
+            inside, targets = _in_range(xp, targets, classes)
+            counted = counted_by(None, counted, inside)
     else:
         check_indices(xp, "targets", targets, 2**31, "the classes of all ranks", remedy=_IGNORED)
         shards = _agreed(across, rows.array, classes, targets)
         layer = layer.kept_here(shards)
     weighted = None if return_statistics else options.weights  # rows of weight 0 have statistics
-    inside = None if across is not None or is_at_hand(targets) else _in_range(xp, targets, classes)[0]
-    rows = rows._replace(array=zeroed(rows.array, counted_by(weighted, counted, inside)))
+    rows = rows._replace(array=zeroed(rows.array, counted_by(weighted, counted)))
 
     similarity: Any = "dot" if layer.bias is None else shifted_columns("dot", layer.bias)
     if softcap is not None:
@@ -291,7 +292,7 @@ class _SoftmaxCall(NamedTuple):
         """Loss of an objective of the log-odds and of the log-partition function."""
         pair = {"embeddings": self.rows, "weight": self.layer.columns}
         changed = self.options._replace(weights=weights, reduction=kind)
-        return contrast_embeddings(pair, objective, index(self.targets), changed, dtype=dtype)
+        return contrast_embeddings(pair, objective, indexed(self.targets, within=True), changed, dtype=dtype)
 
     def sum_of_logits(self, x: Array) -> Array:
         """``Σ_j c_j g_j`` of each row x. Without a softcap it is ``x · Σ_j c_j W_j + Σ_j c_j b_j``."""
