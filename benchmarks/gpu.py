@@ -6,9 +6,10 @@ events of the device, memory is the peak above inputs and gradients. Libraries a
 informative first; what the time does not suffice for is left out. portable_nce normalises the embeddings ("cosine"),
 the formula gets them normalised.
 
-`python benchmarks/gpu.py` prints; `--record` writes benchmarks/gpu.json and from it the tables of docs/gpu.md, which
-`--write` writes again; then `python benchmarks/readme.py` writes README.md. `--budget`: seconds; `--libraries` and
-`--only`: libraries and losses; `--dry`: the same code at tiny sizes on the CPU, of which nothing is recorded.
+`python benchmarks/gpu.py` prints; `--record` writes benchmarks/gpu.json, and from it benchmarks/gpu.md and the table of
+docs/gpu.md, which `--write` writes again; then `python benchmarks/readme.py` writes README.md. `--budget`: seconds;
+`--libraries` and `--only`: libraries and losses; `--dry`: the same code at tiny sizes on the CPU, of which nothing is
+recorded.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from contestants import LINEAR, TEMPERATURE, Setting, jax_formula, our_loss, tor
 HERE: Final = Path(__file__).resolve()
 ROOT: Final = HERE.parents[1]
 RECORD: Final = readme.GPU
+ALL: Final = ROOT / "benchmarks" / "gpu.md"
 PAGE: Final = ROOT / "docs" / "gpu.md"
 BEGIN: Final = "<!-- numbers:begin, written by benchmarks/gpu.py -->\n"
 
@@ -173,14 +175,15 @@ def _graphed(run: Run) -> Run:
     """Replay a run as a CUDA graph."""
     import torch  # noqa: PLC0415
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    cuda: Any = torch.cuda
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
         for _ in range(3):
             run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    cuda.current_stream().wait_stream(side)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
         kept = run()
 
     def replay() -> Any:
@@ -196,17 +199,18 @@ def time_of_torch(run: Run, device: str) -> dict[str, float]:
 
     if device == "cpu":
         return _wall(run, lambda: None)
-    wait = torch.cuda.synchronize
+    cuda: Any = torch.cuda
+    wait = cuda.synchronize
     repeats = _repeats(run, wait)
     gc.collect()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    cuda.reset_peak_memory_stats()
+    before = cuda.memory_allocated()
     kept = run()
     wait()
     gradients = sum(g.numel() * g.element_size() for g in kept if g is not None)
-    mib = (torch.cuda.max_memory_allocated() - before - gradients) / 2**20
+    mib = (cuda.max_memory_allocated() - before - gradients) / 2**20
     del kept
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    marks = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for first, last in marks:
         first.record()
         run()
@@ -264,7 +268,8 @@ def with_jax(item: Item, device: str) -> dict[str, float]:
         function = ours(item) if item.name.startswith(OURS) else jax_formula(item.loss)
         compiled = jax.jit(jax.value_and_grad(function, argnums=(0, 1))).lower(*arrays).compile()
     memory: Any = compiled.memory_analysis()
-    found = _wall(lambda: jax.block_until_ready(compiled(*arrays)), lambda: None)
+    wait: Any = jax.block_until_ready
+    found = _wall(lambda: wait(compiled(*arrays)), lambda: None)
     return {**found, "mib": (getattr(memory, "temp_size_in_bytes", 0) or 0) / 2**20}
 
 
@@ -417,23 +422,22 @@ SHOWN: Final = {(128, "float32"), (8192, "float32"), (32768, "bfloat16")}
 """Rows and precision of what the page shows at once, for the first three losses."""
 
 
+def page(record: Mapping[str, Any]) -> str:
+    """Write all measurements."""
+    about = fill(f"{readme.about_gpu(record)} {' '.join(record['notes'])}".strip(), 120, break_on_hyphens=False)
+    tables = (_table_of(record["results"], library, title) for library, title in TITLES.items())
+    return "\n".join((f"{TITLE}{about}\n", *filter(None, tables)))
+
+
 def table(record: Mapping[str, Any]) -> str:
-    """Make the tables of the page: a few rows, and all of them folded."""
+    """Make the table of docs/gpu.md: a few losses at each size."""
     few = [
         each for each in record["results"] if (each["rows"], each["precision"]) in SHOWN and each["loss"] in LOSSES[:3]
     ]
-    about = f"{readme.about_gpu(record)} {' '.join(record['notes'])}".strip()
-    folded = "\n".join(
-        filter(None, (_table_of(record["results"], library, title) for library, title in TITLES.items()))
-    )
-    parts = [
-        fill(about, 120, break_long_words=False, break_on_hyphens=False),
-        _table_of(few, "torch", TITLES["torch"]),
-        f"<details>\n<summary>Show all, and JAX and CuPy</summary>\n\n{folded}\n</details>",
-    ]
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    return _table_of(few, "torch", TITLES["torch"])
 
 
+TITLE: Final = "# Measurements on a GPU\n\n<!-- Written by benchmarks/gpu.py. -->\n\n"
 TITLES: Final = {"torch": "PyTorch", "jax": "JAX", "cupy": "CuPy"}
 
 
@@ -446,16 +450,17 @@ def _table_of(results: Sequence[Mapping[str, Any]], library: str, title: str) ->
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) if rows else ""
 
 
-def with_tables(page: str, made: str) -> str:
-    """Insert the tables into a page."""
-    before, _, rest = page.partition(BEGIN)
+def with_table(text: str, made: str) -> str:
+    """Insert the table into a page."""
+    before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n{made}\n{readme.END}{rest.partition(readme.END)[2]}"
 
 
 def write() -> None:
-    """Write the page from the record."""
+    """Write the pages from the record."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), table(record)), encoding="utf-8")
+    ALL.write_text(page(record), encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), table(record)), encoding="utf-8")
 
 
 def text_of(record: Mapping[str, Any]) -> str:
@@ -495,7 +500,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
             seconds = (end - time.time()) * (1.0 if library == options.libraries[-1] else share)
             results += results_of(library, options.only, seconds, dry=options.dry)
     record = {**machine(), "results": results}
-    print(table(record))
+    print(page(record))
     for each in results:
         if "error" in each:
             print(f"{each['library']}, {each['name']}, {each['loss']}, {each['precision']}: {each['error']}")

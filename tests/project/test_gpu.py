@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import contestants
 import gpu
 import readme
 
@@ -29,7 +30,8 @@ def dry(*options: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("library", "losses"), [("torch", ("info_nce",)), ("jax", ("clip", "supcon")), ("cupy", ("info_nce", gpu.LINEAR))]
+    ("library", "losses"),
+    [("torch", ("info_nce",)), ("jax", ("clip", "supcon")), ("cupy", ("info_nce", contestants.LINEAR))],
 )
 def test_a_library_is_measured(library: str, losses: Sequence[str]) -> None:
     found = dry(library, "--only", *losses, "--budget", "500")
@@ -72,6 +74,7 @@ def test_a_record_is_read_as_it_is_written() -> None:
     assert gpu.RECORD.read_text(encoding="utf-8") == gpu.text_of(record)
 
 
-def test_the_page_shows_the_record() -> None:
-    page = gpu.PAGE.read_text(encoding="utf-8")
-    assert gpu.with_tables(page, gpu.table(readme.gpu_record())) == page
+def test_the_pages_show_the_record() -> None:
+    record, page = readme.gpu_record(), gpu.PAGE.read_text(encoding="utf-8")
+    assert gpu.with_table(page, gpu.table(record)) == page
+    assert gpu.page(record) == gpu.ALL.read_text(encoding="utf-8")
