@@ -59,13 +59,31 @@ def test_a_dry_run_prints_tables_and_writes_nothing(
     assert "cupy, portable_nce, clip, float32: ValueError: of the card" in printed
 
 
+def test_libraries_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their own order; the last has all that is left."""
+    given: list[tuple[str, float]] = []
+
+    def results_of(library: str, _: Any, seconds: float, **__: Any) -> list[dict[str, Any]]:
+        given.append((library, seconds))
+        return []
+
+    monkeypatch.setattr(gpu, "results_of", results_of)
+    gpu.main(["--dry", "--budget", "100", "--libraries", "jax", "torch"])
+    assert [library for library, _ in given] == ["torch", "jax"]
+    assert [seconds for _, seconds in given] == pytest.approx([70.0, 100.0], abs=2.0)  # nothing took time
+
+
 def test_every_loss_and_name_is_planned_on_a_card() -> None:
     planned = [item for library in gpu.LIBRARIES for item in gpu.plan(library, gpu.LOSSES, dry=False)]
     assert {item.loss for item in planned} == {*gpu.LOSSES}
     assert {item.precision for item in planned} == {*gpu.PRECISIONS}
     assert {item.name for item in planned} == {*(name for names in gpu.NAMES.values() for name in names), *gpu.PEERS}
-    of_torch = [*gpu.plan("torch", gpu.LOSSES, dry=False)]
+    of_torch = gpu.plan("torch", gpu.LOSSES, dry=False)
     assert len(of_torch) == len({*of_torch})
+    compiled = [item.name.endswith(", compiled") for item in of_torch]
+    assert compiled == sorted(compiled), "what takes long comes last"
+    first = of_torch[compiled.index(True)]
+    assert (first.loss, first.rows, first.precision) == ("info_nce", 32768, "bfloat16")
 
 
 def test_a_record_is_read_as_it_is_written() -> None:
