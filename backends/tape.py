@@ -367,10 +367,21 @@ def _share(xp: TapeNamespace, mask: Array, g: Array) -> Array:
     return xp.where(mask, g, xp.zeros_like(g))
 
 
+def _sign(xp: TapeNamespace, x: Array) -> Array:
+    """-1, 0 or 1; NaN for NaN.
+
+    array-api-compat's `sign` assigns NaN through a mask on CuPy (array-api-compat issue 136), which waits for the
+    device.
+    """
+    ones = xp.ones_like(x)
+    not_above = xp.where(xp.less(x, 0.0), xp.negative(ones), xp.where(xp.equal(x, 0.0), xp.zeros_like(x), x))
+    return xp.where(xp.greater(x, 0.0), ones, not_above)
+
+
 _UNARY: dict[str, Primitive] = {
     name: _unary(name, derivative)
     for name, derivative in {
-        "abs": lambda xp, y, x: xp.sign(x),
+        "abs": lambda xp, y, x: _sign(xp, x),
         "exp": lambda xp, y, x: y,
         "exp2": lambda xp, y, x: xp.multiply(math.log(2.0), y),
         "expm1": lambda xp, y, x: xp.add(y, 1.0),
@@ -455,7 +466,7 @@ _BINARY: dict[str, Primitive] = {
             lambda xp, g, y, a, b: xp.negative(xp.multiply(g, xp.floor_divide(a, b))),
         ),
         "copysign": (
-            lambda xp, g, y, a, b: xp.multiply(g, xp.where(xp.equal(xp.sign(a), xp.sign(y)), 1.0, -1.0)),
+            lambda xp, g, y, a, b: xp.multiply(g, xp.where(xp.equal(_sign(xp, a), _sign(xp, y)), 1.0, -1.0)),
             lambda xp, g, y, a, b: xp.zeros_like(g),
         ),
         "atan2": (

@@ -93,12 +93,12 @@ def numbers(setting: Setting) -> tuple[Any, Any, Any, Any]:
 # ---------------------------------------------------------------------------------------------------------------- ours
 
 
-def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
+def our_loss(loss: str, block_size: int | str = "auto", similarity: str = "dot") -> Callable[..., Any]:
     """Give our loss as a function of two views, a queue and labels."""
     import portable_nce as pnce  # noqa: PLC0415
 
     blocks: dict[str, Any] = {"block_size": block_size}
-    dot: dict[str, Any] = {"similarity": "dot", **blocks}
+    dot: dict[str, Any] = {"similarity": similarity, **blocks}
     found: dict[str, Callable[..., Any]] = {
         "info_nce": lambda x, y, _queue, _labels: pnce.info_nce(x, y, temperature=TEMPERATURE, **dot),
         NORMALIZED: lambda x, y, _queue, _labels: pnce.info_nce(x, y, temperature=TEMPERATURE, **blocks),
@@ -448,8 +448,8 @@ def _metric_learning(loss: str, setting: Setting) -> Run:
     return on_torch(loss, setting, function)
 
 
-@contestant("info_nce", NORMALIZED, "clip", TRAINED, "siglip", "nt_xent", name="formula, jax.jit", library="jax")
-def _jax_formula(loss: str, setting: Setting) -> Run:
+def jax_formula(loss: str) -> Callable[..., Any]:
+    """Give a loss as usually written in JAX."""
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
 
@@ -469,7 +469,12 @@ def _jax_formula(loss: str, setting: Setting) -> Run:
             return rows
         return (rows + (jax.nn.logsumexp(logits, axis=0) - jnp.diagonal(logits)).mean()) / 2
 
-    return on_jax(loss, setting, function)
+    return function
+
+
+@contestant("info_nce", NORMALIZED, "clip", TRAINED, "siglip", "nt_xent", name="formula, jax.jit", library="jax")
+def _jax_formula(loss: str, setting: Setting) -> Run:
+    return on_jax(loss, setting, jax_formula(loss))
 
 
 @contestant("nt_xent", LINEAR, name="optax, jax.jit", library="jax")

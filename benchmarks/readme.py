@@ -1,7 +1,7 @@
 """Numbers and picture of README.md and docs/index.md, from recorded measurements.
 
-`python benchmarks/readme.py` reads benchmarks/speed.md and training.md, docs/ranks.md and docs/agreement.json. It
-writes a table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png and docs/speed.png.
+`python benchmarks/readme.py` reads benchmarks/speed.md, training.md, gpu.json, docs/ranks.md and docs/agreement.json.
+It writes a table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png and docs/speed.png.
 `python benchmarks/speed.py` does this too, after it has measured.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Final
@@ -16,6 +17,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[1]
 BEGIN: Final = "<!-- numbers:begin, written by benchmarks/readme.py -->\n"
 END: Final = "<!-- numbers:end -->\n"
+GPU: Final = ROOT / "benchmarks" / "gpu.json"
+"""Record of benchmarks/gpu.py."""
 SIZE: Final = "8192 × 128"
 SMALL: Final = "128 × 128"
 MEDIUM: Final = "512 × 128"
@@ -80,6 +83,7 @@ def numbers(root: Path) -> str:
         (root / name).read_text(encoding="utf-8")
         for name in ("benchmarks/speed.md", "docs/ranks.md", "benchmarks/training.md", "docs/agreement.json")
     )
+    gpu = gpu_record(root)
     info_nce, others = tables(speed, "InfoNCE"), tables(speed, "Other losses")
     (shared,) = tables(ranks, "Communication and memory")
     (step,) = tables(training, "Cost of a step")
@@ -117,15 +121,56 @@ def numbers(root: Path) -> str:
             )
             for pairs in (512, 4096)
         ),
+        (
+            f"`info_nce`, {SIZE}, float32, compiled, on one {gpu['card']}",
+            f"torch.compile: {of_gpu(gpu, GPU_COMPILED[0])}",
+            of_gpu(gpu, GPU_COMPILED[1]),
+        ),
     ]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     notes = (
         f"Memory is the peak above inputs and gradients. For `info_nce`, `torch.compile` takes "
         f"{cost(info_nce, COMPILED, SIZE)}, PyTorch's `linear_cross_entropy` {cost(info_nce, FUSED, SIZE)}. Small "
         f"batches are slower than eager code: {of_small(speed)}. The largest float32 error of any loss on any library "
-        f"is {worst_agreement(agreement):.1f} ulp. No GPU was measured."
+        f"is {worst_agreement(agreement):.1f} ulp. On the GPU, {eager_gpu(gpu)} ([tables](docs/gpu.md))."
     )
     return f"{table}\n{fill(notes, 120, break_long_words=False, break_on_hyphens=False)}\n"
+
+
+GPU_COMPILED: Final = "formula, compiled", "portable_nce, compiled"
+
+
+def gpu_record(root: Path = ROOT) -> dict[str, Any]:
+    """Read the record of benchmarks/gpu.py."""
+    found: dict[str, Any] = json.loads((root / GPU.relative_to(ROOT)).read_text(encoding="utf-8"))
+    return found
+
+
+def about_gpu(record: Mapping[str, Any]) -> str:
+    """Name card, versions and commit of a record."""
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    machine = f"{record['card']}, driver {record['driver']}, Python {record['python']}, {versions}"
+    return f"Measured on {record['date']} at commit {record['commit']}: one {machine}."
+
+
+def of_gpu(record: Mapping[str, Any], name: str) -> str:
+    """Give time and memory of InfoNCE in float32 on PyTorch."""
+    wanted = {"library": "torch", "loss": "info_nce", "rows": 8192, "width": 128, "precision": "float32", "name": name}
+    each = next(each for each in record["results"] if wanted.items() <= each.items())
+    return f"{each['milliseconds']:.2f} ms, {each['mib']:.0f} MiB"
+
+
+def eager_gpu(record: Mapping[str, Any]) -> str:
+    """Compare eager times of large batches in bfloat16 with the formula's."""
+    times: dict[tuple[Any, ...], dict[str, float]] = {}
+    for each in record["results"]:
+        if (each["library"], each["precision"], each["columns"]) == ("torch", "bfloat16", 0) and each["rows"] >= 8192:  # noqa: PLR2004
+            times.setdefault((each["loss"], each["rows"]), {})[each["name"]] = each.get("milliseconds", 0.0)
+    ratios = [
+        row["portable_nce"] / row["formula"] for row in times.values() if {"portable_nce", "formula"} <= row.keys()
+    ]
+    span = f"{min(ratios):.1f} to {max(ratios):.1f}"
+    return f"eager calls of 8192 rows and more in bfloat16 take {span} times the formula's time"
 
 
 def of_small(page: str) -> str:
@@ -138,6 +183,7 @@ def of_small(page: str) -> str:
 def summary(page: str) -> str:
     """Make the first lines of docs/speed.md from the recorded tables."""
     time, memory = tables(page, "InfoNCE")[:2]
+    gpu = gpu_record()
     others = [table for table in tables(page, "Other losses") if ROOF in table]
 
     def of_both(name: str, size: str) -> str:
@@ -170,7 +216,11 @@ def summary(page: str) -> str:
             f"From 2048 rows, InfoNCE takes {extremes(ratios)} times the roofline on NumPy and PyTorch, and on JAX"
             f" {of_large(OURS_JAX, ROOF_JAX)} times JAX's own, which takes {of_large(ROOF_JAX, ROOF)} times PyTorch's."
         ),
-        f"**Small batches are slower than eager code:** {of_small(page)}. No GPU was measured.",
+        f"**Small batches are slower than eager code:** {of_small(page)}.",
+        (
+            f"On one {gpu['card']}, compiled InfoNCE of {SIZE} in float32 takes {of_gpu(gpu, GPU_COMPILED[1])}, the"
+            f" compiled formula {of_gpu(gpu, GPU_COMPILED[0])}. **There, {eager_gpu(gpu)}** ([tables](gpu.md))."
+        ),
     ]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     filled = (fill(f"- {line}", 120, subsequent_indent="  ", break_long_words=False) for line in lines)
@@ -259,14 +309,18 @@ def rows_of(size: str) -> str:
     return size.split(maxsplit=1)[0]
 
 
-def main(root: Path = ROOT) -> None:
-    """Write the table and the picture."""
-    docs = root / "docs"
-    page = root / "README.md"
-    page.write_text(with_numbers(page.read_text(encoding="utf-8"), numbers(root)), encoding="utf-8")
+def write(root: Path = ROOT) -> None:
+    """Write the tables."""
     speed = (root / "benchmarks" / "speed.md").read_text(encoding="utf-8")
-    page = docs / "speed.md"
-    page.write_text(with_numbers(page.read_text(encoding="utf-8"), summary(speed)), encoding="utf-8")
+    for page, made in ((root / "README.md", numbers(root)), (root / "docs" / "speed.md", summary(speed))):
+        page.write_text(with_numbers(page.read_text(encoding="utf-8"), made), encoding="utf-8")
+
+
+def main(root: Path = ROOT) -> None:
+    """Write the tables, and draw the pictures."""
+    write(root)
+    docs = root / "docs"
+    speed = (root / "benchmarks" / "speed.md").read_text(encoding="utf-8")
     draw(speed, docs / "batch_size.png")
     draw_sizes(speed, docs / "speed.png")
 

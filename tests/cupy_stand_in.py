@@ -155,10 +155,10 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801  (CuPy's name)
         return own(*arguments, **options)
 
     def __getitem__(self, key: Any) -> ndarray:
-        return ndarray(self.held[_key(key, reads=True)])
+        return ndarray(self.held[_key(key)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.held[_key(key, reads=isinstance(value, ndarray) and value.ndim > 0)] = _held(value)
+        self.held[_key(key)] = _held(value)
 
     def __len__(self) -> int:
         return len(self.held)
@@ -206,10 +206,10 @@ def _made(x: Any) -> Any:
     return type(x)(map(_made, x)) if isinstance(x, (tuple, list)) else x
 
 
-def _key(key: Any, *, reads: bool) -> Any:
-    """NumPy's index of an index; a boolean array has to be counted."""
+def _key(key: Any) -> Any:
+    """NumPy's index of an index; CuPy counts the entries of a mask on the host, even to assign one number."""
     for part in key if isinstance(key, tuple) else (key,):
-        if reads and isinstance(part, ndarray) and part.dtype == np.bool_:
+        if isinstance(part, ndarray) and part.dtype == np.bool_:
             _wait("boolean index")
         if isinstance(part, list):
             raise IndexError("CuPy takes no list as an index")

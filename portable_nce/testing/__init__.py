@@ -16,9 +16,9 @@ only tests of dtypes that the variant lacks, of a second device if it has none, 
 """
 
 from .cases import CASES, Case, make_cases
-from .ranks import ThreadRank, run_ranks
+from .ranks import Rank, run_ranks
 from .variants import VARIANTS, Variant
 
-__all__ = ["CASES", "VARIANTS", "Case", "ThreadRank", "Variant", "make_cases", "run_ranks"]
+__all__ = ["CASES", "VARIANTS", "Case", "Rank", "Variant", "make_cases", "run_ranks"]
 
 __dir__ = __all__.copy  # what completion offers

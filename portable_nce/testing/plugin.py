@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from .cases import CASES
+from .processes import RankProcesses
 from .variants import VARIANTS, UnknownVariantError, find_variant, started
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "half_products: left out where no products of 16 bits are taken")
     config.addinivalue_line("markers", "exhaustive: more of the same; left out where every new shape is compiled")
     config.addinivalue_line("markers", "each_variant: a short run has all values on each variant, all cases on NumPy")
-    config.addinivalue_line("markers", "ranks: left out where functions are traced, which ranks as threads are not")
+    config.addinivalue_line("markers", "ranks: left out where functions are traced, which ranks are not")
     config.addinivalue_line("markers", "internals: patches something inside the engine that no public function shows")
     config.addinivalue_line("markers", "two_devices: left out where the variant has one device alone")
 
@@ -128,6 +130,31 @@ def _case_of(item: pytest.Item, places: Mapping[str, int]) -> tuple[int, str]:
     params = params_of(item)
     place = places.get(str(params.get("case_name", "")), -1)
     return (place, str(params.get("dtype"))) if place >= 0 else (-1, "")
+
+
+_processes: dict[str, RankProcesses] = {}
+"""Processes of ranks, by the name of a variant."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test of ranks side by side with their processes, on a variant that needs them."""
+    params = params_of(pyfuncitem)
+    name = params.get("variant")
+    if name is None or pyfuncitem.get_closest_marker("ranks") is None or not find_variant(name).rank_processes:
+        return None
+    if name not in _processes or not _processes[name].works:
+        _processes[name] = RankProcesses(name)
+    own = {key: pyfuncitem.funcargs[key] for key in inspect.signature(pyfuncitem.obj).parameters}
+    sent = {key: value for key, value in params.items() if key != "variant"}
+    _processes[name].run(pyfuncitem.obj, own, sent)
+    return True
+
+
+def pytest_unconfigure() -> None:
+    """Stop the processes of ranks."""
+    while _processes:
+        _processes.popitem()[1].close()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import torch
 
 import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
+from portable_nce.testing.variants import Jax, assert_belongs, differentiate
 
 mx.set_default_device(mx.cpu)  # where it has float64
 pytestmark = pytest.mark.usefixtures("jax_x64")
@@ -215,3 +216,24 @@ def test_strips_of_rows_have_the_numbers_of_the_whole(*, turned: bool) -> None:
         assert own.strides == ours.strides
     np.testing.assert_array_equal(x, before)
     assert adapter_of(ours).softplus_and_sigmoid(ours, bounded=False, need_slope=True) is None
+
+
+class _OnDefaultDevice(Jax):
+    """JAX on its default device, as on a machine with one GPU."""
+
+    @property
+    def device(self) -> Any:
+        return self.xp.devices()[0]
+
+
+def test_zeros_that_jax_makes_may_be_free_of_the_device_of_an_argument() -> None:
+    variant = _OnDefaultDevice(name="jax-default", module="jax", library="jax")
+    tied = variant.floats([[1.0, 2.0], [3.0, 0.5]])
+    _, (slope,) = differentiate(pnce.diagnostics.top_k_accuracy, [tied])
+    assert tied.committed
+    assert not slope.committed
+    assert_belongs(variant, slope, tied, (2, 2))
+    free = jnp.asarray([[1.0, 2.0], [3.0, 0.5]])
+    assert not free.committed
+    with pytest.raises(AssertionError, match="tied to a device: expected False, got True"):
+        assert_belongs(variant, tied, free, (2, 2))

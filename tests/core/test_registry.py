@@ -16,7 +16,7 @@ import torch
 import portable_nce as pnce
 from portable_nce._core import namespace as _namespace
 from portable_nce._core import registry as _registry
-from portable_nce.testing import ThreadRank, run_ranks
+from portable_nce.testing import Rank, run_ranks
 from portable_nce.testing.cases import LOSSES
 
 from calls import Call
@@ -90,7 +90,7 @@ def test_a_registered_adapter_is_used_even_for_a_library_that_has_one() -> None:
     assert _registry.adapter_of(np.ones(1)).name == "foreign"
 
 
-def shared_loss(group: ThreadRank, x: Any, y: Any, block_size: Any) -> float:
+def shared_loss(group: Rank, x: Any, y: Any, block_size: Any) -> float:
     """Return CLIP's loss on one of two ranks."""
     rows = slice(0, 2) if group.rank == 0 else slice(2, None)
     ranks = pnce.across(group, gradients="summed")

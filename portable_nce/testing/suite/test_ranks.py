@@ -15,7 +15,7 @@ from ..._execution import matrix, two_sided
 from .. import oracles
 from .._package import pnce
 from ..cases import CASES
-from ..ranks import ThreadRank, run_ranks
+from ..ranks import Rank, run_ranks
 from ..sharding import CLASSES, Place, cut_case, is_shared, samples_of
 from ..variants import case_arrays, case_named, differentiate
 from .calls import scaled
@@ -64,7 +64,7 @@ def add(whole: list[Any], place: Place, part: Nested) -> None:
 
 
 def sharing(
-    case: Case, group: ThreadRank, gradients: pnce.typing.GradientsOfRanks, *, check: bool = True
+    case: Case, group: Rank, gradients: pnce.typing.GradientsOfRanks, *, check: bool = True
 ) -> Callable[..., Any]:
     """Function of the case of a rank."""
     options = {**case.options, "across": pnce.across(group, gradients=gradients, check=check)}
@@ -77,7 +77,7 @@ class Found:
 
     value: Nested
     gradients: list[Nested]
-    group: ThreadRank
+    group: Rank
     places: Mapping[str, Place]
 
 
@@ -93,7 +93,7 @@ def shared(
     """Results of each rank; row losses are summed for the gradient."""
     parts = cut_case(case, bounds_of(samples_of(case), size))
 
-    def on_a_rank(group: ThreadRank) -> Found:
+    def on_a_rank(group: Rank) -> Found:
         own, places = parts[group.rank]
         function, arrays = sharing(own, group, gradients, check=check), case_arrays(variant, own, dtype)
         if case.options.get("reduction") == "none":
@@ -129,8 +129,8 @@ def total_of(results: list[Found], name: str, k: int, like: Nested) -> Nested:
 
 def compare(
     variant: Variant, case: Case, size: int, dtype: str, gradients: pnce.typing.GradientsOfRanks, *, check: bool = True
-) -> None:
-    """Compare value and gradients on ranks with those of one process."""
+) -> list[Found]:
+    """Compare value and gradients on ranks with those of one process; return those on ranks."""
     value, slopes = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
     exact = oracles.exact(variant.to_list(value))
     results = shared(variant, case, size, dtype, gradients, check=check)
@@ -145,6 +145,7 @@ def compare(
             wanted_sum = scaled(size, wanted) if averaged and name not in CLASSES else wanted
             errors[name] = oracles.error(total_of(results, name, k, wanted), oracles.exact(wanted_sum))
     assert max(errors.values()) <= (EXACT_TOLERANCE if variant.module == "mparray" else TOLERANCE[dtype]), errors
+    return results
 
 
 def assert_near(variant: Variant, found: Nested, wanted: Any) -> None:
@@ -212,10 +213,10 @@ def test_each_pair_of_own_scores_is_seen_by_one_rank(
     variant: Variant, name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweep of large batches, in one block and in blocks of three rows, for odd and even numbers of ranks."""
-    share, taken = two_sided._share_of_pairs, list[int]()  # noqa: SLF001  (counts its calls)
+    share = two_sided._share_of_pairs  # noqa: SLF001  (counts its calls)
 
     def counted(shards: Any, tiling: Any) -> Any:
-        taken.append(shards.communicator.rank)
+        shards.communicator.marks.append("share of pairs")
         return share(shards, tiling)
 
     monkeypatch.setattr(matrix, "is_large", lambda *shape: bool(shape))
@@ -225,8 +226,8 @@ def test_each_pair_of_own_scores_is_seen_by_one_rank(
         for block_size in ("auto", 3):
             arguments = {**case.arguments, "temperature": temperature}
             blocks = replace(case, arguments=arguments, options={**case.options, "block_size": block_size})
-            compare(variant, blocks, size, "float64", "averaged" if size % 2 else "summed")
-    assert len(taken) == 2 * (2 + 3 + 4 + 5)
+            for found in compare(variant, blocks, size, "float64", "averaged" if size % 2 else "summed"):
+                assert found.group.marks == ["share of pairs"]
 
 
 ONE_SIDED = {"tell": 1, "all_gather": 1, "reduce_scatter": 1, "all_reduce": 1}
@@ -345,7 +346,7 @@ def test_factors_of_columns_belong_to_the_rows_of_a_rank(variant: Variant) -> No
     bounds = bounds_of(ROWS, 3)
     parts = cut_case(case, bounds)
 
-    def on_a_rank(group: ThreadRank) -> Nested:
+    def on_a_rank(group: Rank) -> Nested:
         (own, _), (low, high) = parts[group.rank], bounds[group.rank]
         loss = partial(pnce.info_nce, *case_arrays(variant, own, dtype), across=pnce.across(group, gradients="summed"))
         with pytest.raises(ValueError, match=r"factors: expected shape|refused"):
@@ -369,7 +370,7 @@ def test_factors_of_columns_beside_keys_are_those_of_rows_and_of_keys(variant: V
         arrays = {key: variant.floats(own.arguments[key]) for key in ("view_a", "view_b", "keys")}
         return variant.to_list(own.call(arrays, similarity=similarity, **further))
 
-    def on_a_rank(group: ThreadRank) -> Nested:
+    def on_a_rank(group: Rank) -> Nested:
         own, places = parts[group.rank]
         return value(own, *bounds[group.rank], places["keys"].entries, across=pnce.across(group, gradients="summed"))
 
@@ -383,7 +384,7 @@ def refusals(variant: Variant, call: Callable[[int, pnce.Ranks], Any]) -> list[s
     parts = cut_case(case, bounds_of(ROWS, 2))
     wanted = variant.to_list(case.function(*case_arrays(variant, case, variant.dtypes[0])))
 
-    def on_a_rank(group: ThreadRank) -> tuple[str, Nested]:
+    def on_a_rank(group: Rank) -> tuple[str, Nested]:
         message = ""
         try:
             call(group.rank, pnce.across(group, gradients="summed"))
@@ -413,11 +414,11 @@ def test_an_argument_that_one_rank_refuses_is_told_to_the_others(variant: Varian
 def test_ranks_need_a_convention_for_gradients(variant: Variant) -> None:
     a = embeddings(variant)
 
-    def on_a_rank(group: ThreadRank) -> None:
+    def on_a_rank(group: Rank) -> None:
         with pytest.raises(ValueError, match=r"^gradients: expected 'averaged' .* or 'summed' .*, got None$"):
             pnce.across(group)
         taken_for_ranks: Any = group
-        with pytest.raises(TypeError, match=r"^across: expected what portable_nce\.across returns, got ThreadRank"):
+        with pytest.raises(TypeError, match=r"^across: expected what portable_nce\.across returns, got \w+Rank"):
             pnce.info_nce(a, a, across=taken_for_ranks)
 
     run_ranks(2, on_a_rank)
@@ -433,7 +434,7 @@ def test_one_rank_is_one_process(variant: Variant) -> None:
     case = case_named("clip", ROWS)
     arrays = case_arrays(variant, case, variant.dtypes[0])
 
-    def on_a_rank(group: ThreadRank) -> tuple[Nested, list[Any]]:
+    def on_a_rank(group: Rank) -> tuple[Nested, list[Any]]:
         return variant.to_list(sharing(case, group, "averaged")(*arrays)), group.log
 
     ((value, log),) = run_ranks(1, on_a_rank)
@@ -451,7 +452,7 @@ def test_queues_of_all_ranks_stay_equal(variant: Variant, kind: str | None) -> N
         labels = None if kind is None else variant.array(list(range(low, high)), kind)
         return pnce.queue_push(pnce.queue_init(own, 7, labels=labels), own, labels=labels, **further)
 
-    def on_a_rank(group: ThreadRank) -> Any:
+    def on_a_rank(group: Rank) -> Any:
         queue = pushed_rows(*bounds_of(ROWS, 3)[group.rank], across=pnce.across(group, gradients="summed"))
         if queue.labels is not None:
             assert queue.labels.dtype == variant.dtype(str(kind))
@@ -465,7 +466,7 @@ def test_queues_of_all_ranks_stay_equal(variant: Variant, kind: str | None) -> N
 def test_a_rank_may_push_no_rows(variant: Variant) -> None:
     example = variant.floats([[float(k), 1.0] for k in range(ROWS)])
 
-    def on_a_rank(group: ThreadRank) -> Nested:
+    def on_a_rank(group: Rank) -> Nested:
         own = example[: 2 * group.rank, ...]
         across = pnce.across(group, gradients="summed")
         return variant.to_list(pnce.queue_push(pnce.queue_init(example, 3), own, across=across).rows)
@@ -481,7 +482,7 @@ def test_a_row_that_takes_part_as_a_column_alone_keeps_its_neighbour(variant: Va
     mask = [[k != 0 for _ in range(8)] for k in range(8)]
     wanted = pnce.nnclr(a, b, support, negatives="views", mask=variant.array(mask))
 
-    def on_a_rank(group: ThreadRank) -> Nested:
+    def on_a_rank(group: Rank) -> Nested:
         low, high = 2 * group.rank, 2 * group.rank + 2
         own = variant.array([mask[k] for k in (low, low + 1, low + 4, low + 5)])
         ranks = pnce.across(group, gradients="summed")
@@ -589,7 +590,7 @@ def test_top_k_of_the_keys_of_all_ranks(variant: Variant, k: int, excluded: int,
         without = {"exclude": variant.array(known[slice(*own)])} if excluded else {}
         return (variant.floats(query[slice(*own)]), variant.floats(key[slice(*keys)])), without
 
-    def on_a_rank(group: ThreadRank) -> list[Nested]:
+    def on_a_rank(group: Rank) -> list[Nested]:
         both, without = arrays(rows[group.rank], columns[group.rank])
         ranks = pnce.across(group, gradients=gradients)
         found = pnce.diagnostics.top_k(*both, k, similarity="dot", **without, across=ranks)
