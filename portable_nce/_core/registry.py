@@ -195,6 +195,21 @@ def communicator_of(group: Any) -> Any:
     return load_backend(_ALIASES.get(module, module)).communicator(group)
 
 
+def outside_of_compilers() -> Callable[..., Any] | None:
+    """Function (function, args, options) that calls a function untraced; None unless a compiler cannot trace losses.
+
+    In code that is being compiled, the call then runs between two compiled parts.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return None
+    try:
+        from ..backends import torch_compiler  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
+    except ImportError:  # a vendored copy without the adapter of torch
+        return None
+    outside: Callable[..., Any] | None = torch_compiler.outside
+    return outside
+
+
 def load_backend(module: str) -> Adapter:
     """Adapter for the arrays of a module, imported on first use."""
     adapter = _loaded.get(module)
