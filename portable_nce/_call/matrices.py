@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from .._core.autodiff import stop_gradient
@@ -19,7 +20,7 @@ from .._execution.live import all_count, are_paired, needs_of, without_idle
 from .._execution.matrix import ScoreMatrix
 from .._execution.operands import operands_of
 from .._execution.sharded import RankBatch, sharded_matrix
-from .._execution.tiling import is_positive
+from .._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
 from ..objectives import AnyObjective
 from ..similarities import (
     Operands,
@@ -165,5 +166,7 @@ def score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
     """
     if adapter_of(like).mode == "traced" or not (one_process or is_number(scale)):
         return math.inf
+    if is_number(scale) and adapter_of(like).mode != "eager":  # a compiler may know a number only by comparisons
+        return MAX_UNSHIFTED_LOGIT if abs(scale) <= MAX_UNSHIFTED_LOGIT else sys.float_info.max
     number = abs(scale) if is_number(scale) else largest_entry(scale)
     return math.inf if number is None else float(number)
