@@ -31,7 +31,7 @@ WHOLE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
 """Whether this release traces losses whole. Older ones raise errors in code that they cannot trace."""
 
 outside: Callable[..., Any] | None = None if WHOLE else torch.compiler.disable(_called)
-"""See `registry.outside_of_compilers`."""
+"""See `registry.outside_of_compiler`."""
 
 
 # The compiler enters transforms as it traces them, so that Python sees those around the traced line; those around the

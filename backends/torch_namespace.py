@@ -105,7 +105,7 @@ def full(shape: Any, fill_value: Any, /, *, dtype: Any = None, device: Any = Non
     """`full`; of numbers in compiled code, by a sum."""
     if type(fill_value) is float and torch.compiler.is_compiling():
         return torch.zeros(shape, dtype=dtype, device=device) + fill_value
-    return compat.full(shape, fill_value, dtype=dtype, device=device)
+    return torch.full((shape,) if isinstance(shape, int) else shape, fill_value, dtype=dtype, device=device)
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:

@@ -164,9 +164,13 @@ def score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
     Traced steps always shift: it is cheap there, and log-odds gain a digit. Across ranks only a Python number is known
     to be equal.
     """
-    if adapter_of(like).mode == "traced" or not (one_process or is_number(scale)):
+    mode = adapter_of(like).mode
+    if mode == "traced" or not (one_process or is_number(scale)):
         return math.inf
-    if is_number(scale) and adapter_of(like).mode != "eager":  # a compiler may know a number only by comparisons
-        return MAX_UNSHIFTED_LOGIT if abs(scale) <= MAX_UNSHIFTED_LOGIT else sys.float_info.max
-    number = abs(scale) if is_number(scale) else largest_entry(scale)
-    return math.inf if number is None else float(number)
+    if not is_number(scale):
+        number = largest_entry(scale)
+        return math.inf if number is None else float(number)
+    if mode == "eager":
+        return float(abs(scale))
+    # A compiler may know a number only by comparisons.
+    return MAX_UNSHIFTED_LOGIT if abs(scale) <= MAX_UNSHIFTED_LOGIT else sys.float_info.max

@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounter
 
 import portable_nce as pnce
 from portable_nce._core.equality import Record
-from portable_nce._core.registry import load_backend, outside_of_compilers
+from portable_nce._core.registry import load_backend, outside_of_compiler
 from portable_nce.backends import torch_compiler  # pyright: ignore[reportMissingImports]
 
 
@@ -53,21 +53,14 @@ def test_messages_of_calls_outside_of_the_compiler_are_the_same() -> None:
 
 
 def test_this_release_compiles_losses_whole() -> None:
-    assert outside_of_compilers() is None
-
-
-def test_calls_ask_no_compiler_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_compiler, "outside", len)
-    assert outside_of_compilers() is len
-    monkeypatch.delitem(sys.modules, "torch._dynamo")
-    assert outside_of_compilers() is None
+    assert outside_of_compiler() is None
 
 
 def test_a_copy_without_the_adapter_of_torch_asks_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     package: Any = sys.modules["portable_nce.backends"]
     monkeypatch.delattr(package, "torch_compiler")
     monkeypatch.setitem(sys.modules, "portable_nce.backends.torch_compiler", None)
-    assert outside_of_compilers() is None
+    assert outside_of_compiler() is None
 
 
 def test_a_device_without_autocast_is_not_under_autocast() -> None:
