@@ -806,7 +806,7 @@ def at_most(value: Any, limit: float) -> Any:
     For larger values, only a positive gradient passes, so that descent can make the value smaller.
     """
     if is_number(value):
-        if value > limit:  # for torch.compile, a minimum of numbers that change is a constant
+        if value > limit:  # not `min`, which torch.compile makes a constant
             return limit
         return value  # NaN stays, and is rejected later
     if not is_array(value):
