@@ -75,6 +75,16 @@ def floors(requirements: Sequence[str]) -> tuple[str, ...]:
     return tuple(requirement.replace(">=", "==") for requirement in requirements)
 
 
+COMPILING: Final[Mapping[str, tuple[str, ...]]] = {
+    "torch-2.6": ("torch==2.6.0", "numpy"),  # compiles around the losses
+    "torch-2.11": ("torch==2.11.0", "numpy"),  # the first that compiles them whole
+    "torch-between": (TORCH, "numpy"),
+    "torch-newest": ("torch", "numpy"),
+    "jax-lowest": floors(extras("jax")),
+    "jax-newest": extras("jax"),
+}
+"""Requirements of each release of a library whose compiler compiles losses."""
+
 TESTING: Final = (*extras("test"), *group("coverage"), *group("speed"))
 ARRAYS: Final = group("arrays")
 
@@ -110,6 +120,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(() if sys.platform == "linux" else floors(extras("torch"))),
         *group("speed"),
     ),
+    **{name: (*TESTING, *requirements) for name, requirements in COMPILING.items()},
     # Nearly all of the default run: one environment installs faster than several.
     "all": (
         *TESTING,
@@ -549,6 +560,17 @@ def minimums(session: nox.Session) -> None:
     pytest(lowest, "minimums-jax", *SUITE, "--variant=jax-x64", "-k", few)
     if sys.platform != "linux":
         pytest(lowest, "minimums-torch", *SUITE, "--variant=torch", "-k", "test_case")
+
+
+@nox.session(venv_backend="none", tags=FULL)
+@nox.parametrize("release", [nox.param(name, id=name) for name in COMPILING])
+def compile(session: nox.Session, release: str) -> None:  # noqa: A001  (the name of the session)
+    """Compile losses on the oldest and newest releases of PyTorch and JAX, and on releases of PyTorch between."""
+    tester = environment(session, release)
+    pytest(tester, f"compile-{release}", "tests/full/test_compilers.py", env={"JAX_ENABLE_X64": "1"})
+    if release.startswith("torch"):
+        shutil.rmtree(tester.folder)  # gigabytes of CUDA each
+        READY.discard(release)
 
 
 @nox.session(venv_backend="none")

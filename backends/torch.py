@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]  (no stub)
 from torch._C import _len_torch_dispatch_stack
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -21,7 +20,12 @@ from .torch_namespace import is_plain, recorded, transformed
 
 
 def _under_autocast(device: str) -> bool:
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if device == "meta":  # torch.compile cannot trace the exception
+        return False
+    try:
+        return torch.is_autocast_enabled(device)
+    except RuntimeError:  # a device without autocast
+        return False
 
 
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
@@ -43,6 +47,18 @@ def _faster_products() -> Iterator[None]:
 def _is_observed(tensors: Arrays) -> bool:
     """Whether a compiler, autograd or a transform must see standard operations on these tensors."""
     return bool(torch.compiler.is_compiling() or recorded(tensors) or transformed(tensors))
+
+
+def _is_differentiated(tensors: Arrays) -> bool:
+    """Whether autograd or a transform differentiates operations on these tensors."""
+    if recorded(tensors):
+        return True
+    if torch.compiler.is_compiling():
+        from .torch_compiler import outside_of_transforms  # noqa: PLC0415  (loads the compiler)
+
+        if outside_of_transforms():
+            return False
+    return transformed(tensors)
 
 
 class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -343,16 +359,12 @@ def _in_nested_forward_mode() -> bool:
     return sum(interpreter.key() == functorch.TransformType.Jvp for interpreter in stack) > 1
 
 
-def _compiled_once() -> bool:
-    """Whether torch.compile traces at most one gradient transform, with which it supports autograd functions."""
-    depth = functorch.get_dynamic_layer_stack_depth()
-    return depth == 0 or (depth == 1 and retrieve_current_functorch_interpreter().key() == functorch.TransformType.Grad)
-
-
 def _way(arrays: Arrays) -> str | None:
     """Kind of autograd function to use; None if torch differentiates the function itself or nothing does."""
     if torch.compiler.is_dynamo_compiling():
-        return "compiled" if recorded(arrays) and _compiled_once() else None
+        from .torch_compiler import within_one_gradient  # noqa: PLC0415  (loads the compiler)
+
+        return "compiled" if recorded(arrays) and within_one_gradient() else None
     if transformed(arrays):
         return None if _in_nested_forward_mode() else "transformed"
     return "recorded" if recorded(arrays) else None
@@ -368,6 +380,10 @@ _SMALLEST = {
     for dtype in (torch.float32, torch.float64)
 }
 """Smallest exponent whose exponential is not subnormal, and a number slightly above that exponential."""
+
+
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+"""Whether torch.export traces; torch before 2.7 does not tell."""
 
 
 class TorchAdapter(Defaults):
@@ -391,7 +407,7 @@ class TorchAdapter(Defaults):
     @property
     def mode(self) -> str:
         if torch.compiler.is_compiling():
-            return "whole" if torch.compiler.is_exporting() else "compiled"
+            return "whole" if _is_exporting() else "compiled"
         return "eager"
 
     @property
@@ -473,7 +489,7 @@ class TorchAdapter(Defaults):
 
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
         # The engine's closed forms call `pulls` themselves.
-        return (plainly if recorded(arrays) or transformed(arrays) else of_halves)(*arrays)
+        return (plainly if _is_differentiated(arrays) else of_halves)(*arrays)
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
         if torch.compiler.is_compiling() or recorded((x,)) or transformed((x,)):
@@ -595,12 +611,12 @@ class TorchAdapter(Defaults):
             return "PyTorch compiles them on CUDA devices"
         if torch.compiler.is_compiling():
             return "the whole call is compiled"
-        from .torch_compiler import obstacle_to_compiling  # noqa: PLC0415  (loads the compiler)
+        from .torch_fused import obstacle_to_compiling  # noqa: PLC0415  (loads the compiler)
 
         return obstacle_to_compiling(x.device.type)
 
     def fused(self, step: Function) -> Function:
-        from .torch_compiler import compiled_step  # noqa: PLC0415  (loads the compiler)
+        from .torch_fused import compiled_step  # noqa: PLC0415  (loads the compiler)
 
         return compiled_step(step)
 

@@ -1,17 +1,17 @@
-"""Functions compiled by torch.compile, or hidden from it; importing this file loads the compiler."""
+"""What torch.compile does not trace on every release: asked while it traces, and answered outside of the graph.
+
+Importing this file loads the compiler.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from functools import cache
-from types import FunctionType
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
-from torch.fx.experimental import _config as shapes
-from torch.utils._triton import has_triton
+from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]  (no stub)
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch.autograd import forward_ad
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -20,50 +20,32 @@ def untraced(function: Callable[..., Any], *constants: Any) -> Any:
     return function(*constants)
 
 
-FIRST_RELEASE = 2, 11
-"""First release whose compiler traces a step whole."""
-
-BACKEND = "inductor"
-"""Compiler of steps."""
+def _called(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    return function(*args, **options)
 
 
-@cache
-def obstacle_to_compiling(device: str) -> str | None:
-    """Reason why steps cannot be compiled on a kind of device, or None."""
-    release = tuple(int(number) for number in torch.__version__.split(".")[:2])
-    if release < FIRST_RELEASE:
-        return f"they need PyTorch {FIRST_RELEASE[0]}.{FIRST_RELEASE[1]} or newer, and this is {torch.__version__}"
-    if device != "cpu" and not has_triton():
-        return "they need Triton, which is not installed or does not support the device"
-    return None
+# In errors of `fullgraph=True`, which show the function as text: torch before 2.7 takes no reason.
+_called.__qualname__ = "(a call of portable_nce; fullgraph=True needs torch 2.11 or later)"
+
+WHOLE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
+"""Whether this release traces losses whole. Older ones raise errors in code that they cannot trace."""
+
+outside: Callable[..., Any] | None = None if WHOLE else torch.compiler.disable(_called)
+"""See `registry.outside_of_compiler`."""
 
 
-def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a pure function for all shapes and numbers; if that fails, warn and return its results uncompiled."""
-    assert isinstance(step, FunctionType)  # noqa: S101
-    # The compiler limits the graphs of a code object, and counts all steps made by one function together.
-    own = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
+# The compiler enters transforms as it traces them, so that Python sees those around the traced line; those around the
+# graph are guarded.
 
-    def depend_on_arguments(guards: Sequence[Any]) -> list[bool]:
-        """Checks to make before each call: of arguments and of torch's settings. A step depends on nothing else."""
-        arguments = tuple(f"L['{name}']" for name in own.__code__.co_varnames)
-        return [not guard.is_global and (not guard.name or guard.name.startswith(arguments)) for guard in guards]
 
-    options: Any = {"guard_filter_fn": depend_on_arguments}
-    chosen: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=True, backend=BACKEND, options=options)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def outside_of_transforms() -> bool:
+    """Whether neither a torch.func transform nor forward mode is active."""
+    return functorch.get_dynamic_layer_stack_depth() == 0 and forward_ad._current_level < 0  # noqa: SLF001
 
-    def compiled(*arguments: Any) -> Any:
-        nonlocal chosen
-        try:
-            # Otherwise lengths that are equal in the first call would have to be equal in all calls.
-            with shapes.patch(use_duck_shape=False):
-                return chosen(*arguments)
-        except TorchDynamoException as error:
-            if chosen is step:
-                raise
-            reason = " ".join(str(error).split())[:300]
-            warnings.warn(f"a step is not compiled, since torch.compile failed: {reason}", stacklevel=2)
-            chosen = step
-            return step(*arguments)
 
-    return compiled
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def within_one_gradient() -> bool:
+    """Whether at most one gradient transform is active, with which torch.compile supports autograd functions."""
+    depth = functorch.get_dynamic_layer_stack_depth()
+    return depth == 0 or (depth == 1 and retrieve_current_functorch_interpreter().key() == functorch.TransformType.Grad)

@@ -98,6 +98,23 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
     return compat.astype(x, dtype, copy=copy, device=device)
 
 
+# Of each number that `torch.full` takes, torch.compile makes a graph, but not of numbers that are added to arrays.
+
+
+def full(shape: Any, fill_value: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
+    """`full`; of numbers in compiled code, by a sum."""
+    if type(fill_value) is float and torch.compiler.is_compiling():
+        return torch.zeros(shape, dtype=dtype, device=device) + fill_value
+    return torch.full((shape,) if isinstance(shape, int) else shape, fill_value, dtype=dtype, device=device)
+
+
+def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """`full_like`; of numbers in compiled code, by a sum."""
+    if type(fill_value) is float and torch.compiler.is_compiling():
+        return torch.zeros_like(x, dtype=dtype, device=device) + fill_value
+    return torch.full_like(x, fill_value, dtype=dtype, device=device)
+
+
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """`where`; if `x2` is 0, by integer products of the bits."""
     of_zero = type(x2) is float and repr(x2) == "0.0" and isinstance(x1, torch.Tensor) and x1.dtype in _INTEGERS
@@ -130,7 +147,7 @@ _LEAST = -87.0
 
 def _completed() -> Any:
     made = ModuleType(compat.__name__)
-    vars(made).update(vars(compat), any=any_along, astype=astype, exp=exp, where=where)
+    vars(made).update(vars(compat), any=any_along, astype=astype, exp=exp, full=full, full_like=full_like, where=where)
     return made
 
 

@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
-from portable_nce.backends import torch_compiler, torch_namespace
+from portable_nce.backends import torch_fused, torch_namespace
 from portable_nce.testing.variants import started
 
 ROOT: Final = Path(__file__).parents[1]
@@ -261,7 +261,7 @@ def fused(name: str, dtype: str) -> list[float]:
     with (
         started("torch-fused").active(),
         counted_kernels(COMPILED_SIZE[0] ** 2) as kernels,
-        mock.patch.object(torch_compiler, "BACKEND", "inductor"),
+        mock.patch.object(torch_fused, "BACKEND", "inductor"),
         mock.patch.object(adapter, "half_product", half_product),
         warnings.catch_warnings(action="ignore", category=UserWarning),  # a counted step is not compiled
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from .._core.autodiff import stop_gradient
@@ -19,7 +20,7 @@ from .._execution.live import all_count, are_paired, needs_of, without_idle
 from .._execution.matrix import ScoreMatrix
 from .._execution.operands import operands_of
 from .._execution.sharded import RankBatch, sharded_matrix
-from .._execution.tiling import is_positive
+from .._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
 from ..objectives import AnyObjective
 from ..similarities import (
     Operands,
@@ -163,7 +164,13 @@ def score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
     Traced steps always shift: it is cheap there, and log-odds gain a digit. Across ranks only a Python number is known
     to be equal.
     """
-    if adapter_of(like).mode == "traced" or not (one_process or is_number(scale)):
+    mode = adapter_of(like).mode
+    if mode == "traced" or not (one_process or is_number(scale)):
         return math.inf
-    number = abs(scale) if is_number(scale) else largest_entry(scale)
-    return math.inf if number is None else float(number)
+    if not is_number(scale):
+        number = largest_entry(scale)
+        return math.inf if number is None else float(number)
+    if mode == "eager":
+        return float(abs(scale))
+    # A compiler may know a number only by comparisons.
+    return MAX_UNSHIFTED_LOGIT if abs(scale) <= MAX_UNSHIFTED_LOGIT else sys.float_info.max

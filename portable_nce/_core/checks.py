@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from .namespace import common_namespace, device_of, is_array, is_number, namespace_of, native
 from .protocol import Array, Namespace
-from .registry import adapter_of, on_accelerator
+from .registry import COMPILER, adapter_of, on_accelerator, outside_of_compiler
 from .types import BlockSize, Parameters, Precision, Result
 
 
@@ -413,7 +413,8 @@ def explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
     @wraps(function)
     def call(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
         try:
-            return function(*args, **options)
+            outside = outside_of_compiler() if COMPILER in sys.modules else None
+            return function(*args, **options) if outside is None else outside(function, args, options)
         except TypeError:
             reason = misfit(function, args, options)
             if reason is None:

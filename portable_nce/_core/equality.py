@@ -40,8 +40,13 @@ class EqualByContents:
         try:
             return self._hash
         except AttributeError:
-            self._hash = hash((type(self), _key(self._contents())))
-            return self._hash
+            pass
+        try:
+            contents = self._contents()
+        except AttributeError:  # torch.compile before 2.13 hashes objects before it fills them
+            return hash(type(self))
+        self._hash = hash((type(self), _key(contents)))
+        return self._hash
 
     def __getstate__(self) -> Any:
         state: Any = object.__getstate__(self)

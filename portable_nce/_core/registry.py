@@ -203,6 +203,27 @@ def communicator_of(group: Any) -> Any:
     return load_backend(_ALIASES.get(module, module)).communicator(group)
 
 
+COMPILER = "torch._dynamo"
+"""Module whose compiler traces calls of losses, if it is loaded."""
+
+_COMPILER_FILE = f"{__package__.rpartition('.')[0]}.backends.torch_compiler"
+
+
+def outside_of_compiler() -> Callable[..., Any] | None:
+    """Function (function, args, options) that calls a function untraced; None if the loaded compiler can trace losses.
+
+    In code that is being compiled, the call then runs between two compiled parts.
+    """
+    file: Any = sys.modules.get(_COMPILER_FILE)
+    if file is None:
+        try:
+            from ..backends import torch_compiler as file  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
+        except ImportError:  # a vendored copy without the adapter of torch
+            return None
+    outside: Callable[..., Any] | None = file.outside
+    return outside
+
+
 def load_backend(module: str) -> Adapter:
     """Adapter for the arrays of a module, imported on first use."""
     adapter = _loaded.get(module)

@@ -91,7 +91,8 @@ def kind_of(call: Any) -> Hashable | None:
         return None
     try:
         kind = _kind(call)
-        hash(kind)
+        if kind is not None:  # torch.compile before 2.13 cannot hash None
+            hash(kind)
     except (AttributeError, LookupError, TypeError, RuntimeError):  # not an array: the checks raise a better error
         return None
     return kind

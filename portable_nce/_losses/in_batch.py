@@ -806,7 +806,9 @@ def at_most(value: Any, limit: float) -> Any:
     For larger values, only a positive gradient passes, so that descent can make the value smaller.
     """
     if is_number(value):
-        return min(value, limit)  # NaN stays, and is rejected later
+        if value > limit:  # not `min`, which torch.compile makes a constant
+            return limit
+        return value  # NaN stays, and is rejected later
     if not is_array(value):
         return value
     xp, (value,) = common_namespace(logit_scale=value)

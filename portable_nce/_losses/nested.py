@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial, update_wrapper
+from functools import WRAPPER_ASSIGNMENTS, partial
 from typing import Any
 
 from .._call import add
@@ -122,8 +122,10 @@ class _Matryoshka(EqualByContents):
 
     def __init__(self, loss: Callable[..., Array], widths: Any, weights: Any, arrays: Any) -> None:
         check_callable("loss", loss)
-        update_wrapper(self, loss)
-        self.loss = loss
+        for name in WRAPPER_ASSIGNMENTS:  # not `update_wrapper`, which torch.compile before 2.13 cannot trace
+            if hasattr(loss, name):
+                setattr(self, name, getattr(loss, name))
+        self.loss = self.__wrapped__ = loss
         self.widths = tuple(check_whole_number("widths", width) for width in _listed("widths", widths))
         if not self.widths:
             raise ValueError("widths: expected at least one width, got none")
@@ -136,7 +138,7 @@ class _Matryoshka(EqualByContents):
         marked: Any = loss
         while isinstance(marked, partial):
             marked = marked.func
-        names = getattr(marked, "left_whole", ())
+        names = self.left_whole = getattr(marked, "left_whole", ())
         parameters: Mapping[str, inspect.Parameter] = {}
         with suppress(ValueError):  # a built-in function without a signature
             parameters = inspect.signature(loss).parameters
@@ -160,7 +162,7 @@ class _Matryoshka(EqualByContents):
         for name in self.arrays:
             if name not in options:
                 raise TypeError(f"arrays: expected names of keyword arguments that are given, got {name!r}")
-        named = {*self.arrays, *(self.optional & options.keys())}
+        named = {*self.arrays, *(self.optional & {*options})}
         nested = [tree for place, tree in enumerate(arguments) if place not in self.whole]
         nested += [options[name] for name in named]
         embeddings = [x for tree in nested for x in leaves(tree) if _is_embedding(x)]

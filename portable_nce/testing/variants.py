@@ -296,7 +296,7 @@ class TorchBlind(Torch):
                 stack.enter_context(mock.patch.object(adapter, "half_devices", devices))
             if self.fused_steps:
                 fusing = importlib.import_module(f"{package}._execution.fusing")
-                compiler = importlib.import_module(f"{package}.backends.torch_compiler")
+                compiler = importlib.import_module(f"{package}.backends.torch_fused")
                 for owner, name, value in (
                     (adapter, "fused_devices", {"cpu"}),
                     (compiler, "BACKEND", "aot_eager"),

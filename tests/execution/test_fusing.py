@@ -165,14 +165,12 @@ def test_explain_says_which_steps_are_compiled_and_why_others_are_not() -> None:
     fusing.fuse_steps(enabled=True)
 
 
-@pytest.mark.parametrize(
-    ("obstacle", "release", "triton"), [("2.10", "2.10.1", True), ("Triton", "2.13.0+cu130", False)]
-)
+@pytest.mark.parametrize(("obstacle", "whole", "triton"), [("2.11", False, True), ("Triton", True, False)])
 def test_what_a_machine_lacks_is_told(
-    monkeypatch: pytest.MonkeyPatch, obstacle: str, release: str, *, triton: bool
+    monkeypatch: pytest.MonkeyPatch, obstacle: str, *, whole: bool, triton: bool
 ) -> None:
-    compiler: Any = pytest.importorskip("portable_nce.backends.torch_compiler")
-    monkeypatch.setattr(torch, "__version__", release)
+    compiler: Any = pytest.importorskip("portable_nce.backends.torch_fused")
+    monkeypatch.setattr(compiler, "WHOLE", whole)
     monkeypatch.setattr(compiler, "has_triton", lambda: triton)
     compiler.obstacle_to_compiling.cache_clear()
     assert obstacle in compiler.obstacle_to_compiling("cuda")
@@ -184,9 +182,9 @@ def test_without_a_working_compiler_a_step_warns_once_and_runs_uncompiled(monkey
     def broken(*_: Any) -> Any:
         raise RuntimeError("no such compiler")
 
-    from portable_nce.backends import torch_compiler
+    from portable_nce.backends import torch_fused
 
-    monkeypatch.setattr(torch_compiler, "BACKEND", broken)
+    monkeypatch.setattr(torch_fused, "BACKEND", broken)
     loss, given = partial(LOSSES["info_nce"], t=0.3), arrays(40)
     with pytest.warns(UserWarning, match="no such compiler"):
         found = differentiated(loss, *given)

@@ -1,0 +1,60 @@
+"""Steps of sweeps, compiled by torch.compile; importing this file loads the compiler."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+from torch.fx.experimental import _config as shapes
+from torch.utils._triton import has_triton
+
+from .torch_compiler import WHOLE
+
+BACKEND = "inductor"
+"""Compiler of steps."""
+
+
+@cache
+def obstacle_to_compiling(device: str) -> str | None:
+    """Reason why steps cannot be compiled on a kind of device, or None."""
+    if not WHOLE:
+        return f"they need PyTorch 2.11 or newer, and this is {torch.__version__}"
+    if device != "cpu" and not has_triton():
+        return "they need Triton, which is not installed or does not support the device"
+    return None
+
+
+def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a pure function for all shapes and numbers; if that fails, warn and return its results uncompiled."""
+    assert isinstance(step, FunctionType)  # noqa: S101
+    # The compiler limits the graphs of a code object, and counts all steps made by one function together.
+    own = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
+
+    def depend_on_arguments(guards: Sequence[Any]) -> list[bool]:
+        """Checks to make before each call: of arguments and of torch's settings. A step depends on nothing else."""
+        arguments = tuple(f"L['{name}']" for name in own.__code__.co_varnames)
+        return [not guard.is_global and (not guard.name or guard.name.startswith(arguments)) for guard in guards]
+
+    options: Any = {"guard_filter_fn": depend_on_arguments}
+    chosen: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=True, backend=BACKEND, options=options)
+
+    def compiled(*arguments: Any) -> Any:
+        nonlocal chosen
+        try:
+            # Otherwise lengths that are equal in the first call would have to be equal in all calls.
+            with shapes.patch(use_duck_shape=False):
+                return chosen(*arguments)
+        except TorchDynamoException as error:
+            if chosen is step:
+                raise
+            reason = " ".join(str(error).split())[:300]
+            warnings.warn(f"a step is not compiled, since torch.compile failed: {reason}", stacklevel=2)
+            chosen = step
+            return step(*arguments)
+
+    return compiled
