@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
+from threading import RLock
 from types import FunctionType
 from typing import Any
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.fx.experimental import _config as shapes
 from torch.utils._triton import has_triton
 
@@ -17,6 +18,10 @@ from .torch_compiler import WHOLE
 
 BACKEND = "inductor"
 """Compiler of steps."""
+
+
+_ONE_AT_A_TIME = RLock()
+"""Held while a setting of the compiler is changed."""
 
 
 @cache
@@ -47,9 +52,9 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal chosen
         try:
             # Otherwise lengths that are equal in the first call would have to be equal in all calls.
-            with shapes.patch(use_duck_shape=False):
+            with _ONE_AT_A_TIME, shapes.patch(use_duck_shape=False):
                 return chosen(*arguments)
-        except TorchDynamoException as error:
+        except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             if chosen is step:
                 raise
             reason = " ".join(str(error).split())[:300]

@@ -7,7 +7,7 @@ read and what is written, so that an operation in place counts its array twice.
 
 Under `torch.compile`, inductor fuses these operations: for the losses of `COMPILED`, the kernels that it would generate
 between the products are counted, on the CPU and without generating them, each with the bytes of tiles that it reads and
-writes. The products themselves stay as they are.
+writes. The products themselves stay as they are. For all losses, so are the kernels of compiled steps (`fuse_steps`).
 
 `python benchmarks/launches.py` prints the tables; `--record` writes them into benchmarks/launches.md, and the counts
 into tests/launches.json, which `tests/project/test_launches.py` takes as upper limits. `--list "clip, dot" --dtype
@@ -297,14 +297,15 @@ def table(counts: Mapping[str, Mapping[str, Any]]) -> str:
         loss, _, similarity = name.partition(", ")
         rows = "" if sample.rows == large else f", {sample.rows} rows"
         lines.append((f"`{loss}`, {similarity}{rows}", *map(" / ".join, cells)))
-    return f"{_rows(lines)}\n{_of_compiled(counts)}"
+    return f"{_rows(lines)}\n{_of_kernels(counts, 'compiled', COMPILED)}\n{_of_kernels(counts, 'fused', tuple(LOSSES))}"
 
 
-def _of_compiled(counts: Mapping[str, Mapping[str, Any]]) -> str:
+def _of_kernels(counts: Mapping[str, Mapping[str, Any]], kind: str, names: Sequence[str]) -> str:
     """Make the table of kernels that a compiler would generate."""
-    lines = [("compiled, 2048 × 2048 scores", *COMPILED_DTYPES), ("---", *("---:" for _ in COMPILED_DTYPES))]
-    for name in COMPILED:
-        each = [counts[f"{name}, {dtype}"]["compiled"] for dtype in COMPILED_DTYPES]
+    title = {"compiled": "compiled whole", "fused": "compiled steps"}[kind]
+    lines = [(f"{title}, 2048 × 2048 scores", *COMPILED_DTYPES), ("---", *("---:" for _ in COMPILED_DTYPES))]
+    for name in names:
+        each = [counts[f"{name}, {dtype}"][kind] for dtype in COMPILED_DTYPES]
         cells = [f"{' + '.join(f'{n:g}' for n in kernels)} = {sum(kernels):.0f}" for kernels in each]
         loss, _, similarity = name.partition(", ")
         lines.append((f"`{loss}`, {similarity}", *cells))
@@ -344,6 +345,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in COMPILED:
         for dtype in COMPILED_DTYPES:
             counts[f"{name}, {dtype}"]["compiled"] = compiled(name, dtype)
+    for name in LOSSES:
+        for dtype in COMPILED_DTYPES:
+            counts[f"{name}, {dtype}"]["fused"] = fused(name, dtype)
     made = table(counts)
     print(made)
     if options.record:

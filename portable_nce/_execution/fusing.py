@@ -22,7 +22,7 @@ MOST_KINDS = 64
 """Largest number of kinds of steps that are compiled."""
 
 STEPS: dict[Hashable, Callable[..., Any]] = {}
-"""Compiled steps, by the function that makes a step and its spec."""
+"""Compiled steps, by the function that makes a step, its spec, and the dtypes of its arrays."""
 
 
 class _Switch:
@@ -105,7 +105,7 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
     adapter = adapter_of(arrays[0])
     if not (is_fixed(spec) and adapter.is_plain(tuple(arrays))):
         return None
-    key = pure, spec
+    key = pure, spec, *{str(x.dtype): None for x in arrays}
     if key not in STEPS:
         if len(STEPS) >= MOST_KINDS:
             return None

@@ -55,6 +55,7 @@ ADAPTER_MAY_IMPORT = {
     "numpy_namespace": {"numpy", "array_api_compat"},
     "torch": {"torch"},
     "torch_compiler": {"torch"},
+    "torch_fused": {"torch"},
     "torch_namespace": {"torch", "array_api_compat"},
     "torch_ranks": {"torch"},
     "jax": {"jax"},

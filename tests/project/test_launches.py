@@ -22,7 +22,8 @@ SLACK = 0.9
 @pytest.mark.parametrize("name", launches.LOSSES)
 def test_a_loss_stays_within_its_limits(name: str, dtype: str) -> None:
     limits, counts = {**LIMITS[f"{name}, {dtype}"]}, launches.counted(name, dtype)
-    limits.pop("compiled", None)
+    for kind in ("compiled", "fused"):
+        limits.pop(kind, None)
     of_dtypes, counted = limits.pop("products"), counts.pop("products")
     assert counted.keys() == of_dtypes.keys(), "dtypes of the products"
     for what, number in {**counts, **counted}.items():
@@ -40,6 +41,16 @@ def test_a_loss_stays_within_its_limits(name: str, dtype: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # likewise
 def test_a_compiled_loss_stays_within_its_limits(name: str, dtype: str) -> None:
     assert launches.compiled(name, dtype) == LIMITS[f"{name}, {dtype}"]["compiled"]
+
+
+@pytest.mark.parametrize("dtype", launches.COMPILED_DTYPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if "clip, cosine" in name else pytest.mark.full) for name in launches.LOSSES]
+)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # likewise
+def test_compiled_steps_stay_within_their_limits(name: str, dtype: str) -> None:
+    assert launches.fused(name, dtype) == LIMITS[f"{name}, {dtype}"]["fused"]
 
 
 def test_the_table_is_made_of_the_limits() -> None:
