@@ -30,7 +30,7 @@ _called.__qualname__ = "(a call of portable_nce; fullgraph=True needs torch 2.11
 WHOLE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
 """Whether this release traces losses whole. Older ones raise errors in code that they cannot trace."""
 
-outside: Callable[..., Any] | None = None if WHOLE else torch.compiler.disable(_called)
+outside: Callable[..., Any] | None = None if WHOLE else torch.compiler.disable(_called)  # type: ignore[no-untyped-call]
 """See `registry.outside_of_compiler`."""
 
 

@@ -217,9 +217,10 @@ def outside_of_compiler() -> Callable[..., Any] | None:
     file: Any = sys.modules.get(_COMPILER_FILE)
     if file is None:
         try:
-            from ..backends import torch_compiler as file  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
+            from ..backends import torch_compiler  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
         except ImportError:  # a vendored copy without the adapter of torch
             return None
+        file = torch_compiler
     outside: Callable[..., Any] | None = file.outside
     return outside
 

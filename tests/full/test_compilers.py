@@ -71,7 +71,7 @@ def torch_results(function: Any, learned: list[Any], others: list[Any], context:
     tensors = [torch.tensor(x, requires_grad=True) for x in learned]
     with context or nullcontext():
         value = function(*tensors, *map(torch.asarray, others))
-    slopes = torch.autograd.grad(value, tensors, allow_unused=True)
+    slopes: Any = torch.autograd.grad(value, tensors, allow_unused=True)
     return [value.detach().double().numpy(), *(0.0 if x is None else x.numpy() for x in slopes)]  # no bfloat16 there
 
 

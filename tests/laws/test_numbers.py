@@ -86,6 +86,7 @@ def test_two_graphs_serve_all_values_of_all_numbers(name: str) -> None:
     """One graph for the first values and one for all others."""
     torch.compiler.reset()
     function, backend = call_of(name), Counted()
+    function(NUMBERS[name])  # the first call of a process may need one more graph
     compiled = torch.compile(function, fullgraph=True, backend=backend)
     for k in range(12):
         numbers = {key: x * (1 - k / 16) for key, x in NUMBERS[name].items()}
