@@ -189,6 +189,7 @@ def in_range(xp: Namespace, rows: Array, *columns: Array, scale: Any = 1.0) -> t
     factor = xp.sqrt(most_of_columns / xp.maximum(most_of_columns, of_columns[0]))
     tiny = float(xp.finfo(rows.dtype).smallest_normal)
     kept = [clipped(xp, x * factor, tiny, math.inf) for x in most]
+    kept = [xp.reshape(x, (1,) * len(entry.shape)) for x, entry in zip(kept, entries, strict=True)]
     return [x / xp.maximum(x, entry) for x, entry in zip(kept, entries, strict=True)], math.inf
 
 

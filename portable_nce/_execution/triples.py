@@ -53,7 +53,7 @@ def _of_block(xp: Namespace, scores: Array, margin: Array, negatives: Array, blo
     """
     positive_scores, chosen = (xp.expand_dims(x, axis=2) for x in block)
     members = xp.logical_and(chosen, xp.expand_dims(negatives, axis=0))
-    differences = xp.expand_dims(scores, axis=0) - positive_scores + margin
+    differences = xp.expand_dims(scores, axis=0) - positive_scores + xp.reshape(margin, (1, 1, 1))
     return xp.where(members, differences, xp.zeros_like(differences)), members
 
 
