@@ -689,7 +689,9 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None, *, ignore_index: 
 def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Array]:
     """Checked labels of rows (N,) and columns (K,), by default the rows' labels."""
     xp, (own, others) = common_namespace(rows=rows, columns=columns)
-    check_integers(xp, "rows", own, shape_of("rows", own, "(N)"))
+    # Labels in a matrix have a remedy.
+    expected = tuple(own.shape[:1]) if len(own.shape) == 2 else shape_of("rows", own, "(N)")  # noqa: PLR2004
+    check_integers(xp, "rows", own, expected, several="; use pairings.overlap, if it is multi-hot")
     if others is None:
         return own, own
     check_integers(xp, "columns", others, shape_of("columns", others, "(K)"))

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from .namespace import common_namespace, device_of, is_array, is_number, namespace_of, native, on_accelerator
 from .protocol import Array, Namespace
 from .registry import adapter_of
+from .remedies import FUNCTIONS, remedy_for
 from .types import BlockSize, Parameters, Precision, Result
 
 
@@ -129,7 +130,10 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
             remedy = f"convert it with {cast_hint(x)}"
             if are_targets:
                 remedy = (
-                    "for labels, use supcon; for scores and the columns of the positives, use portable_nce.from_scores"
+                    "targets come after weight"
+                    if name == "weight"
+                    else "for labels, use supcon; for scores and the columns of the positives, use "
+                    "portable_nce.from_scores"
                 )
             raise TypeError(f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; {remedy}")
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
@@ -162,11 +166,11 @@ def check_mask(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> No
     check_shape(name, x, shape)
 
 
-def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
-    """`x` must be an integer array of the given shape."""
+def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...], *, several: str = "") -> None:
+    """`x` must be an integer array of the given shape; `several` is a remedy for several integers of each row."""
     got, one_each = tuple(x.shape), len(shape) == 1
     if one_each and len(got) == 2 and got[:1] == shape:  # noqa: PLR2004  (a matrix)
-        remedy = f"{name}[:, 0]" if got[1] == 1 else f"{name}.argmax(axis=1), if it is one-hot"
+        remedy = f"{name}[:, 0]" if got[1] == 1 else f"{name}.argmax(axis=1), if it is one-hot{several}"
         error = ValueError if xp.isdtype(x.dtype, "integral") else TypeError
         raise error(f"{name}: expected integers of shape {shape}, got {x.dtype} of shape {got}; pass {remedy}")
     if not xp.isdtype(x.dtype, "integral"):
@@ -420,6 +424,7 @@ def explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
                 raise
             raise TypeError(_remedy(function, args, options, reason)) from None
 
+    FUNCTIONS.append(function)
     return call
 
 
@@ -443,7 +448,7 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     positional = f"pass {', '.join(required)} by position" if len(args) < len(required) else ""
     unknown = next((option for option in options if option not in names), None)
     if unknown is not None:
-        return unknown_option(unknown, options[unknown], name, names, positional)
+        return unknown_option(unknown, options[unknown], name, names, positional, module=function.__module__)
     if positional and (named := next((option for option in options if option in required), None)):
         return f"{named}: expected no keyword in {name}, got {named}=...; {positional}"
     missing = next((p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty), None)
@@ -461,36 +466,15 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     return f"{name}: expected {expected}, got {len(args)} positional arguments{remedy}"
 
 
-def unknown_option(unknown: str, value: Any, name: str, names: list[str], positional: str = "") -> str:
-    """Message for an option that the function `name` does not have."""
+def unknown_option(
+    unknown: str, value: Any, name: str, names: list[str], positional: str = "", *, module: str | None = None
+) -> str:
+    """Message for an option that the function `name` of a module does not have."""
     scale = next((other for other in names if other in _SCALES), None)
-    of_scores = names[:1] == ["scores"]
     if unknown in _SCALES and scale is not None:
         inverse = f" = 1 / {unknown}" if _SCALES[unknown] != _SCALES[scale] else ""
         return f"{unknown}: expected {scale}{inverse} in {name}, got {unknown}"
-    if unknown in _SCALES and of_scores and "clip" not in names:
-        return f"{unknown}: expected none in {name}, got {value!r}; scores include it"
-    of_others = _OF_SCORES if of_scores else _ELSEWHERE
-    remedy = of_others.get(unknown) or nearest(unknown, names).removeprefix("; ") or positional
+    if unknown in _SCALES and {"scores", "data_scores"} & {*names} and "clip" not in names:
+        return f"{unknown}: expected none in {name}, got {shown(value)}; scores include it"
+    remedy = remedy_for(unknown, name, module, names) or nearest(unknown, names).removeprefix("; ") or positional
     return f"{unknown}: expected an option of {name}, got {unknown!r}{remedy and f'; {remedy}'}"
-
-
-_ELSEWHERE = {
-    "labels": "for positives by label, use supcon(embeddings, labels) or contrast with pairings.labels",
-    "ids": "for items drawn twice, use two_tower(..., ids=...) or contrast with pairings.ids",
-    "log_q": "for sampling probabilities, use two_tower(..., log_q=...)",
-    "normalize": "the default similarity, cosine, normalises; similarity='dot' does not",
-    "negative_mode": "negative_keys of shape (M, D) are shared, of shape (N, M, D) separate",
-    "distance": "pass similarity=..., for example 'neg_euclidean'",
-    "dim": "rows are the first axis",
-    "axis": "rows are the first axis",
-}
-_OF_SCORES = {
-    "labels": "pass positives=..., for example labels[:, None] == labels[None, :]",
-    "targets": "pass positives=..., the column of each row's positive",
-    "target": "pass positives=..., the column of each row's positive",
-    "tau": "the limit of the log-ratios is clip=...",
-    "dim": "rows are the first axis",
-    "axis": "rows are the first axis",
-}
-"""Remedies for options that other functions and libraries have, by name."""
