@@ -176,7 +176,7 @@ def searched(
 def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
     """Number of positives that are compared with all negatives at once."""
     whole = _whole(n_columns, n_rows * n_columns, "auto", mode)
-    return whole if whole is not None else max(1, min(_BLOCK_ENTRIES // (n_rows * n_columns), n_columns))
+    return whole if whole is not None else max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_columns))
 
 
 def label_blocks(block_size: int | str | None) -> tuple[int, int]:
