@@ -111,7 +111,7 @@ class _Square:
         """Bound of the scores of all ranks. They must agree on it, since it decides which sums they exchange."""
         if self.shards is None or layout.unit or self.adapter.mode != "eager":
             return bound
-        agreed = self.shards.largest(self.xp.full_like(self.rows[:1, 0], bound))
+        agreed = self.shards.largest(self.xp.full_like(self.xp.sum(self.rows[:1, 0], axis=0, keepdims=True), bound))
         number = self.adapter.concrete_value(self.xp.reshape(agreed, ()))
         return math.inf if number is None else number
 
@@ -140,7 +140,7 @@ class _Square:
             for k in self.tiles_of(start):
                 both = self.serves_columns(start, k)
                 scores = self.scores(rows, start, k)
-                if both and not unshifted:
+                if both and not unshifted and (self.shards is None or self.n):  # a rank may have no rows
                     column_sums[k] = merge(xp, [column_sums[k], self.family.accumulate(scores, 0, spare=False)[0]])[0]
                 part, terms = self.family.accumulate(scores, spare=unshifted or not self.keep)
                 parts.append(part)
