@@ -675,7 +675,8 @@ def max_sim(
     xp = common_namespace(**given)[0] if given else None
     for name, mask in given.items():
         own = name == "negative_mask" and len(mask.shape) == 3  # noqa: PLR2004  (separate negatives for each query)
-        check_mask(xp, name, mask, shape_of(name, mask, "(N, M, U)" if own else _TOKEN_MASKS[name]))
+        axes = "(N, M, U)" if own else _TOKEN_MASKS[name]
+        check_mask(xp, name, mask, shape_of(name, mask, axes, may_be_empty=True))
     return Similarity(_OfTokens(masks, normalize), TokenScores(0), wide=True)
 
 

@@ -7,6 +7,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, get_args
@@ -203,6 +204,8 @@ def check_indices(
 ) -> bool:
     """`x` must hold indices from `least` to `count` - 1; return whether its entries could be read and checked."""
     adapter = adapter_of(x)
+    if is_empty(x):
+        return True
     flat = xp.reshape(x, (-1,))
     for extreme in (xp.min(flat), xp.max(flat)):
         number = adapter.concrete_value(extreme)
@@ -238,6 +241,16 @@ def check_width(name: str, x: Array, width: int) -> None:
         raise ValueError(f"{name}: expected {width} features along the last axis, got shape {tuple(x.shape)}{remedy}")
 
 
+RANKS_MAY_BE_EMPTY: ContextVar[bool] = ContextVar("RANKS_MAY_BE_EMPTY", default=False)
+"""Whether arrays may have no rows here: within a loss on ranks that compare their sizes."""
+
+
+def _widths(shape: tuple[int, ...], axes: str) -> list[int]:
+    """Lengths of the axes that are not those of rows, columns or classes."""
+    names = axes.strip("()").split(", ")
+    return [length for name, length in zip(names, shape, strict=True) if name not in {"N", "K", "M", "V", "B"}]
+
+
 def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool = False) -> tuple[int, ...]:
     """Shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0.
 
@@ -256,7 +269,7 @@ def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool = False) -> t
         elif axes == "(N, D)":
             remedy = "; pass one vector for each sample, such as the output of an encoder"
         raise ValueError(f"{name}: expected shape {axes}, got {shape}{remedy}")
-    if 0 in (shape[1:] if may_be_empty else shape):
+    if 0 in shape and (not (may_be_empty or RANKS_MAY_BE_EMPTY.get()) or 0 in _widths(shape, axes)):
         raise ValueError(f"{name}: expected at least one entry along every axis of {axes}, got shape {shape}")
     return shape
 
@@ -310,7 +323,7 @@ def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = 
 def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf, rows: int | None = None) -> None:
     """`value` must be a number greater than `above`, or a real floating-point array of one entry or of shape (N,)."""
     shape = value.shape if is_array(value) else ()
-    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1 and (rows is None or shape[0] == rows):
+    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] != 1 and (rows is None or shape[0] == rows):
         check_floating(common_namespace(**{name: value})[0], **{name: value})
         _check_entries(name, value, above)
     else:
@@ -333,6 +346,11 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
     _check_entries(name, value, above)
 
 
+def is_empty(x: Array) -> bool:
+    """Whether an array has no entries; False if lengths are symbols of a compiler."""
+    return any(isinstance(length, int) and length == 0 for length in x.shape)
+
+
 def is_at_hand(x: Array) -> bool:
     """Whether entries of `x` can be read without waiting for a device or a compiler."""
     adapter = adapter_of(x)
@@ -350,6 +368,8 @@ def entries_at_hand(x: Array, *reductions: Callable[[Namespace, Array], Array]) 
         x = x.__recorded__
     if not is_at_hand(x):
         return (None,) * len(reductions)
+    if is_empty(x):  # of a rank without rows
+        return tuple([float(reduce is all_entries) for reduce in reductions])
     adapter = adapter_of(x)
     xp, x, read = namespace_of(x), adapter.stop_gradient(x), adapter.concrete_value
     if x.shape == ():
@@ -375,7 +395,7 @@ def largest(xp: Namespace, x: Array) -> Array:
 
 def _check_entries(name: str, value: Array, above: float) -> None:
     """The entries must be finite and greater than `above`, if they can be read; NaN passes, and makes the loss NaN."""
-    if above == -math.inf:
+    if above == -math.inf or is_empty(value):
         return
     check_library(name, value)
     for extreme in (least, largest)[: 1 + (math.prod(value.shape) > 1)]:
