@@ -251,10 +251,10 @@ def _widths(shape: tuple[int, ...], axes: str) -> list[int]:
     return [length for name, length in zip(names, shape, strict=True) if name not in {"N", "K", "M", "V", "B"}]
 
 
-def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool = False) -> tuple[int, ...]:
+def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool | None = None) -> tuple[int, ...]:
     """Shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0.
 
-    `may_be_empty`: the first axis may have length 0.
+    `may_be_empty`: whether there may be no rows; None if there may be none on a rank.
     """
     shape = tuple(x.shape)
     if any(length is None or length != length for length in shape):  # noqa: PLR0124  (None by the standard, NaN in Dask)
@@ -269,7 +269,10 @@ def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool = False) -> t
         elif axes == "(N, D)":
             remedy = "; pass one vector for each sample, such as the output of an encoder"
         raise ValueError(f"{name}: expected shape {axes}, got {shape}{remedy}")
-    if 0 in shape and (not (may_be_empty or RANKS_MAY_BE_EMPTY.get()) or 0 in _widths(shape, axes)):
+    if 0 in shape:
+        allowed = RANKS_MAY_BE_EMPTY.get() if may_be_empty is None else may_be_empty
+        if allowed and 0 not in _widths(shape, axes):
+            return shape
         raise ValueError(f"{name}: expected at least one entry along every axis of {axes}, got shape {shape}")
     return shape
 
