@@ -257,8 +257,8 @@ def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
         if len({digest for *_, digest in reports}) > 1:
             _refuse_difference(communicator, text)
     rows, columns, n_temperatures, mask_columns, largest, *_ = zip(*reports, strict=True)
-    for what, numbers in (("row", rows), ("column", columns)):
-        if max(numbers) == 0:
+    for what, lengths in (("row", rows), ("column", columns)):
+        if max(lengths) == 0:
             raise ValueError(
                 f"across: expected at least one {what} on one of the ranks, got none on any; skip the step on all"
             )

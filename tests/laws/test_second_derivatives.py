@@ -42,7 +42,8 @@ class Curvature:
     """Gradient of a loss, and the derivative of the gradient in one direction, in float32 and float64."""
 
     def __init__(self, name: str, *, of_positive: bool) -> None:
-        self.call = Call(name, **({"reduction": "sum"} if "reduction" in options_of(name) else {}))
+        options: dict[str, Any] = {"reduction": "sum"} if "reduction" in options_of(name) else {}
+        self.call = Call(name, **options)
         rng = np.random.default_rng(3)
         self.arrays = [rng.normal(size=x.shape).astype(np.float32) for x in self.call.numbers]
         self.ways = [rng.normal(size=x.shape).astype(np.float32) for x in self.arrays]

@@ -231,7 +231,8 @@ def test_ranks_round_sixteen_bits_once(variant: Variant, case_name: str, dtype: 
     function = summed(case.function) if case.options.get("reduction") == "none" else case.function
     value, slopes = differentiate(function, case_arrays(wide, case, "float64"), len(case.arguments))
     expected = [wide.to_list(x) for x in (value, *slopes)]
-    for size, gradients in ((2, "summed"), (3, "averaged")):
+    on_ranks: tuple[tuple[int, pnce.typing.GradientsOfRanks], ...] = ((2, "summed"), (3, "averaged"))
+    for size, gradients in on_ranks:
         errors = errors_on_ranks(shared(variant, case, size, dtype, gradients), case, expected, gradients)
         for name, error in errors.items():
             is_number = not isinstance(case.arguments.get(name, []), list)
