@@ -305,7 +305,9 @@ def environment(session: nox.Session, name: str, *, project: bool = True) -> Env
 READY: Final[set[str]] = set()
 """Environments that have this run's wheel."""
 
-LIBRARIES: Final = frozenset({"array_api_compat", "array_api_strict", "dask", "jax", "mlx", "mparray", "numpy", "torch"})
+LIBRARIES: Final = frozenset(
+    {"array_api_compat", "array_api_strict", "dask", "jax", "mlx", "mparray", "numpy", "torch"}
+)
 """Array libraries whose releases the summary names."""
 
 
@@ -313,6 +315,7 @@ def releases(folder: Path) -> list[str]:
     """Names and versions of the array libraries of an environment."""
     found = (path.name.removesuffix(".dist-info").split("-")[:2] for path in folder.rglob("*.dist-info"))
     return sorted(f"{name} {version}" for name, version in found if name.lower() in LIBRARIES)
+
 
 WHEELS: Final[list[Path]] = []
 """The project's wheel, built once per run."""
