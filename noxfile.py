@@ -316,6 +316,18 @@ def environment(session: nox.Session, name: str, *, project: bool = True) -> Env
 READY: Final[set[str]] = set()
 """Environments that have this run's wheel."""
 
+LIBRARIES: Final = frozenset(
+    {"array_api_compat", "array_api_strict", "dask", "jax", "mlx", "mparray", "numpy", "torch"}
+)
+"""Array libraries whose releases the summary names."""
+
+
+def releases(folder: Path) -> list[str]:
+    """Names and versions of the array libraries of an environment."""
+    found = (path.name.removesuffix(".dist-info").split("-")[:2] for path in folder.rglob("*.dist-info"))
+    return sorted(f"{name} {version}" for name, version in found if name.lower() in LIBRARIES)
+
+
 WHEELS: Final[list[Path]] = []
 """The project's wheel, built once per run."""
 
@@ -790,7 +802,7 @@ def durations(suite: ET.Element) -> Iterator[tuple[float, str]]:
 
 @nox.session(venv_backend="none", tags=FULL)
 def summary(session: nox.Session) -> None:
-    """Print the outcomes of each session, the variants that could not run, the slowest tests and what the run cost.
+    """Print the outcomes of each session, releases, variants that could not run, the slowest tests and the costs.
 
     The default run fails if it took more than one and a half times its budget of processor time.
     """
@@ -803,6 +815,9 @@ def summary(session: nox.Session) -> None:
         print(f"  {name:38} {closing(counts)}")
     for name, reason in NOT_RUN.items():
         print(f"  {'conformance-' + name:38} NOT RUN: {reason}")
+    print("\nArray libraries, by environment:")
+    for name in sorted(READY):
+        print(f"  {name:38} {', '.join(releases(WORK / 'env' / name)) or 'none'}")
     print("\nSlowest tests:")
     for seconds, name in sorted((test for suite in suites.values() for test in durations(suite)), reverse=True)[:5]:
         print(f"  {seconds:5.1f} s  {name}")

@@ -7,6 +7,7 @@ The gradients equal those of one process with the whole batch; the script prints
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,8 @@ class MpiRanks:
 
     def all_gather(self, x: Any, counts: Sequence[int]) -> Any:
         found = np.empty((sum(counts), *x.shape[1:]), dtype=x.dtype)
-        sizes = [count * x.nbytes // len(x) for count in counts]
+        row = math.prod(x.shape[1:], start=x.itemsize)  # a rank may have no rows
+        sizes = [count * row for count in counts]
         self.comm.Allgatherv([np.ascontiguousarray(x), MPI.BYTE], [found, sizes, None, MPI.BYTE])
         return found
 

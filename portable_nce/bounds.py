@@ -623,7 +623,7 @@ def mine(
             state = xp.where(xp.any(pairs.counted), state, before)
     positive = pairs.row_mean(pairs.positive())
     shift = xp.where(xp.isinf(state), xp.zeros_like(state), state)
-    surrogate = positive - pairs.row_mean(pairs.row_exp(scores - shift))
+    surrogate = positive - pairs.row_mean(pairs.row_exp(scores - shift[:, None]))
     return pairs.finish(with_gradient_of(surrogate, positive - now)), pairs.finish(state)
 
 

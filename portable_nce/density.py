@@ -1101,6 +1101,6 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
     pairs = counted_by(None, given, None if live is None else live[:, None])
     data, data_q = (x if x is None or is_number(x) else zeroed(x, live, scores=True) for x in (data, data_q))
     noise = zeroed_entries(noise, pairs)
-    if not is_number(noise_q) and len(noise_q.shape) > 1:
-        noise_q = zeroed_entries(noise_q, pairs)
+    if not is_number(noise_q):
+        noise_q = zeroed_entries(noise_q, pairs) if len(noise_q.shape) > 1 else noise_q[None, :]
     return _Checked(xp, data, noise, data_q, noise_q, mask, weights, reduction, dtype)

@@ -722,7 +722,7 @@ def top_k(
     xp, (x, y, left_out) = common_namespace(query=query, key=key, exclude=exclude)
     check_floating(xp, query=x, key=y)
     n_queries, width = shape_of("query", x, "(N, D)")
-    n_keys, _ = shape_of("key", y, "(K, D)")
+    n_keys, _ = shape_of("key", y, "(K, D)", may_be_empty=False)
     same_width(similarity, "query", x, "key", y)
     further = 0
     if left_out is not None:

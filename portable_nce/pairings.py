@@ -576,7 +576,7 @@ def queue(valid: AnyArray | None = None) -> Pairing:
     if valid is None:
         return _QUEUE
     xp, (valid,) = common_namespace(valid=valid)
-    check_mask(xp, "valid", valid, shape_of("valid", valid, "(K)"))
+    check_mask(xp, "valid", valid, shape_of("valid", valid, "(K)", may_be_empty=True))
     return _QUEUE._replace(rule=_VALID_QUEUE, valid_columns=(valid,))
 
 
@@ -637,7 +637,7 @@ def index(positives: AnyArray, /) -> Pairing:
     0.551445
     """
     xp, (positives,) = common_namespace(positives=positives)
-    positives = indices_of(xp, "positives", positives, shape_of("positives", positives, "(N)"))
+    positives = indices_of(xp, "positives", positives, shape_of("positives", positives, "(N)", may_be_empty=True))
     return indexed(positives)
 
 
@@ -693,10 +693,12 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None, *, ignore_index: 
 def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Array]:
     """Checked labels of rows (N,) and columns (K,), by default the rows' labels."""
     xp, (own, others) = common_namespace(rows=rows, columns=columns)
-    check_integers(xp, "rows", own, shape_of("rows", own, "(N)"))
+    # Labels in a matrix have a remedy.
+    expected = tuple(own.shape[:1]) if len(own.shape) == 2 else shape_of("rows", own, "(N)", may_be_empty=True)  # noqa: PLR2004
+    check_integers(xp, "rows", own, expected, several="; use pairings.overlap, if it is multi-hot")
     if others is None:
         return own, own
-    check_integers(xp, "columns", others, shape_of("columns", others, "(K)"))
+    check_integers(xp, "columns", others, shape_of("columns", others, "(K)", may_be_empty=True))
     return own, others
 
 
@@ -823,7 +825,7 @@ def explicit(positives: AnyArray, /) -> Pairing:
     0.718111
     """
     xp, _ = common_namespace(positives=positives)
-    check_mask(xp, "positives", positives, shape_of("positives", positives, "(N, K)"))
+    check_mask(xp, "positives", positives, shape_of("positives", positives, "(N, K)", may_be_empty=True))
     return Pairing(_explicit_rule, pairs=(positives,))
 
 
@@ -872,7 +874,7 @@ def soft(targets: ArrayOf[Any], /) -> Pairing:
     """
     xp, (targets,) = common_namespace(targets=targets)
     check_floating(xp, targets=targets)
-    shape_of("targets", targets, "(N, K)")
+    shape_of("targets", targets, "(N, K)", may_be_empty=True)
     return Pairing(_soft_rule, pairs=(stop_gradient(targets),))
 
 
@@ -921,7 +923,7 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
         raise TypeError(f"pairing: expected a Pairing, got {type(pairing).__name__}")
     xp, (weights,) = common_namespace(weights=weights)
     check_floating(xp, weights=weights)
-    shape_of("weights", weights, "(N, K)")
+    shape_of("weights", weights, "(N, K)", may_be_empty=True)
     pairs = (stop_gradient(weights), *pairing.pairs)
     positives = ByRule(pairing.rows, pairing.columns, pairs)
     return pairing._replace(rule=_WeightedRule(pairing.rule), positives=positives, **_DERIVED)
@@ -962,10 +964,10 @@ def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     0.693147
     """
     xp, (rows, columns) = common_namespace(rows=rows, columns=columns)
-    width = shape_of("rows", rows, "(N, C)")[1]
+    width = shape_of("rows", rows, "(N, C)", may_be_empty=True)[1]
     check_mask(xp, "rows", rows, tuple(rows.shape))
     if columns is not None:
-        check_mask(xp, "columns", columns, (shape_of("columns", columns, "(K, C)")[0], width))
+        check_mask(xp, "columns", columns, (shape_of("columns", columns, "(K, C)", may_be_empty=True)[0], width))
     rule, columns = (_OWN_OVERLAP, rows) if columns is None else (_overlap_rule, columns)
     made = Pairing(rule, rows=(rows,), columns=(columns,))
     return made._replace(exchangeable=True, outline=_OTHERS if rule is _OWN_OVERLAP else None)
@@ -1028,14 +1030,16 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
             f"rows: expected shape (N,) or (N, C), got {got}; pass one vector of labels for each row, as in "
             f"rows.reshape(({got[0]}, -1))"
         )
-    shape_of("rows", rows, "(N, C)" if features else "(N)")
+    shape_of("rows", rows, "(N, C)" if features else "(N)", may_be_empty=True)
     for x in others:
         if len(x.shape) != len(rows.shape):
             raise ValueError(
                 f"columns: expected labels like those of rows, (N,) and (K,) or (N, C) and (K, C), got shapes "
                 f"{tuple(rows.shape)} and {tuple(x.shape)}"
             )
-        check_shape("columns", x, (shape_of("columns", x, "(K, C)" if features else "(K)")[0], *features))
+        check_shape(
+            "columns", x, (shape_of("columns", x, "(K, C)" if features else "(K)", may_be_empty=True)[0], *features)
+        )
     # Dividing the labels by h, not the squared differences by h², avoids early overflow.
     of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in labels)
     made = Pairing(_KernelRule(not others), rows=(of_rows,), columns=(of_columns[0] if others else of_rows,))
@@ -1218,9 +1222,9 @@ def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], 
     xp, entered = common_namespace(**embeddings)
     rows, columns = entered
     check_floating(xp, **{name: x for name, x in zip(embeddings, entered, strict=True) if x is not None})
-    _, width = shape_of("rows", rows, "(N, E)")
+    _, width = shape_of("rows", rows, "(N, E)", may_be_empty=True)
     if columns is not None:
-        check_shape("columns", columns, (shape_of("columns", columns, "(K, E)")[0], width))
+        check_shape("columns", columns, (shape_of("columns", columns, "(K, E)", may_be_empty=True)[0], width))
     given = [rows] if columns is None else [rows, columns]
     half = is_half(rows.dtype) and rows.dtype == given[-1].dtype and adapter_of(rows).has_half_products(rows)
     result = [_unit_rows(xp, x, half=half) for x in given]

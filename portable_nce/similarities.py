@@ -472,7 +472,8 @@ class TokenScores(_Around):
         valid = xp.expand_dims(xp.expand_dims(of_document != 0, axis=-3), axis=-4)
         candidates = xp.where(valid, stop_gradient(products), -math.inf)
         where = xp.expand_dims(xp.argmax(candidates, axis=-1), axis=-1)
-        first = where == xp.astype(xp.arange(u, device=device_of(products)), where.dtype)
+        tokens = xp.reshape(xp.arange(u, device=device_of(products)), (*(1,) * (len(flat) + 1), u))
+        first = where == xp.astype(tokens, where.dtype)
         first = xp.logical_and(first, valid)
         live_rows, live_columns = (xp.any(x != 0, axis=-1) for x in (of_query, of_document))
         live = xp.logical_and(xp.expand_dims(live_rows, axis=-1), xp.expand_dims(live_columns, axis=-2))
@@ -674,7 +675,8 @@ def max_sim(
     xp = common_namespace(**given)[0] if given else None
     for name, mask in given.items():
         own = name == "negative_mask" and len(mask.shape) == 3  # noqa: PLR2004  (separate negatives for each query)
-        check_mask(xp, name, mask, shape_of(name, mask, "(N, M, U)" if own else _TOKEN_MASKS[name]))
+        axes = "(N, M, U)" if own else _TOKEN_MASKS[name]
+        check_mask(xp, name, mask, shape_of(name, mask, axes, may_be_empty=True))
     return Similarity(_OfTokens(masks, normalize), TokenScores(0), wide=True)
 
 

@@ -173,10 +173,11 @@ def _check_pairing(args: Arguments) -> PairChecks:
     """
     x, pairing, mask, replicated = args.x, args.pairing, args.options.mask, args.layout.replicated
     n_rows, n_columns = x.shape[0], args.y.shape[0]
-    n_common = n_rows if args.partners else n_columns - n_rows if replicated and pairing.extra_columns else 0
+    common = bool(args.partners) or (replicated and pairing.extra_columns)
+    n_common = n_rows if args.partners else n_columns - n_rows if common else 0
     n_columns += n_rows * len(args.partners)
     across = args.options.across is not None and (pairing.extra_columns or not replicated)
-    _check_fits(pairing, args.names, (n_rows, n_columns), across=across and not n_common)
+    _check_fits(pairing, args.names, (n_rows, n_columns), across=across and not common)
     n_sharded = 0
     if across:
         for pair in (*pairing.pairs, *(() if mask is None else (mask,))):
@@ -200,7 +201,7 @@ def _check_pairing(args: Arguments) -> PairChecks:
     xp = namespace_of(index)
     if not across:
         return PairChecks(check_indices(xp, "positives", index, n_columns, f"the rows of {args.names[1]}"))
-    largest = adapter_of(index).concrete_value(xp.max(index))
+    largest = adapter_of(index).concrete_value(xp.max(index)) if n_rows else -1
     checked = check_indices(xp, "positives", index, 2**31, "all columns")
     return PairChecks(checked, n_sharded, int(largest or 0), sharded=True)
 

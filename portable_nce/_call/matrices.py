@@ -7,9 +7,7 @@ import sys
 from typing import Any
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import (
-    is_half,
-)
+from .._core.checks import is_empty, is_half
 from .._core.namespace import is_number, lift_to_tape, namespace_of
 from .._core.numerics import continued, largest_entry, largest_score, zeros
 from .._core.protocol import Array
@@ -39,7 +37,9 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
     """Factor (N,) of the negative scores ``g = scale · s``: in value, ``g + α sg(s)`` is ``(1 + α / scale) g``."""
     if not hardness:
         return None
-    zero = stop_gradient(zeros(namespace_of(like), like.shape[:1], like))
+    # One number for the columns of a rank without rows.
+    n_rows = 1 if is_empty(like) else like.shape[0]
+    zero = stop_gradient(zeros(namespace_of(like), (n_rows,), like))
     if is_number(scale):
         return zero + (1.0 + hardness / scale)
     ((zero, scale),) = lift_to_tape((zero, stop_gradient(scale)))

@@ -7,6 +7,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, get_args
@@ -14,6 +15,7 @@ from typing import Any, get_args
 from .namespace import common_namespace, device_of, is_array, is_number, namespace_of, native
 from .protocol import Array, Namespace
 from .registry import COMPILER, adapter_of, on_accelerator, outside_of_compiler
+from .remedies import FUNCTIONS, remedy_for
 from .types import BlockSize, Parameters, Precision, Result
 
 
@@ -129,7 +131,10 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
             remedy = f"convert it with {cast_hint(x)}"
             if are_targets:
                 remedy = (
-                    "for labels, use supcon; for scores and the columns of the positives, use portable_nce.from_scores"
+                    "targets come after weight"
+                    if name == "weight"
+                    else "for labels, use supcon; for scores and the columns of the positives, use "
+                    "portable_nce.from_scores"
                 )
             raise TypeError(f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; {remedy}")
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
@@ -162,11 +167,11 @@ def check_mask(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> No
     check_shape(name, x, shape)
 
 
-def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
-    """`x` must be an integer array of the given shape."""
+def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...], *, several: str = "") -> None:
+    """`x` must be an integer array of the given shape; `several` is a remedy for several integers of each row."""
     got, one_each = tuple(x.shape), len(shape) == 1
     if one_each and len(got) == 2 and got[:1] == shape:  # noqa: PLR2004  (a matrix)
-        remedy = f"{name}[:, 0]" if got[1] == 1 else f"{name}.argmax(axis=1), if it is one-hot"
+        remedy = f"{name}[:, 0]" if got[1] == 1 else f"{name}.argmax(axis=1), if it is one-hot{several}"
         error = ValueError if xp.isdtype(x.dtype, "integral") else TypeError
         raise error(f"{name}: expected integers of shape {shape}, got {x.dtype} of shape {got}; pass {remedy}")
     if not xp.isdtype(x.dtype, "integral"):
@@ -199,6 +204,8 @@ def check_indices(
 ) -> bool:
     """`x` must hold indices from `least` to `count` - 1; return whether its entries could be read and checked."""
     adapter = adapter_of(x)
+    if is_empty(x):
+        return True
     flat = xp.reshape(x, (-1,))
     for extreme in (xp.min(flat), xp.max(flat)):
         number = adapter.concrete_value(extreme)
@@ -234,10 +241,20 @@ def check_width(name: str, x: Array, width: int) -> None:
         raise ValueError(f"{name}: expected {width} features along the last axis, got shape {tuple(x.shape)}{remedy}")
 
 
-def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool = False) -> tuple[int, ...]:
+RANKS_MAY_BE_EMPTY: ContextVar[bool] = ContextVar("RANKS_MAY_BE_EMPTY", default=False)
+"""Whether arrays may have no rows here: within a loss on ranks that compare their sizes."""
+
+
+def _widths(shape: tuple[int, ...], axes: str) -> list[int]:
+    """Lengths of the axes that are not those of rows, columns or classes."""
+    names = axes.strip("()").split(", ")
+    return [length for name, length in zip(names, shape, strict=True) if name not in {"N", "K", "M", "V", "B"}]
+
+
+def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool | None = None) -> tuple[int, ...]:
     """Shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0.
 
-    `may_be_empty`: the first axis may have length 0.
+    `may_be_empty`: whether there may be no rows; None if there may be none on a rank.
     """
     shape = tuple(x.shape)
     if any(length is None or length != length for length in shape):  # noqa: PLR0124  (None by the standard, NaN in Dask)
@@ -252,7 +269,10 @@ def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool = False) -> t
         elif axes == "(N, D)":
             remedy = "; pass one vector for each sample, such as the output of an encoder"
         raise ValueError(f"{name}: expected shape {axes}, got {shape}{remedy}")
-    if 0 in (shape[1:] if may_be_empty else shape):
+    if 0 in shape:
+        allowed = RANKS_MAY_BE_EMPTY.get() if may_be_empty is None else may_be_empty
+        if allowed and 0 not in _widths(shape, axes):
+            return shape
         raise ValueError(f"{name}: expected at least one entry along every axis of {axes}, got shape {shape}")
     return shape
 
@@ -306,7 +326,7 @@ def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = 
 def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf, rows: int | None = None) -> None:
     """`value` must be a number greater than `above`, or a real floating-point array of one entry or of shape (N,)."""
     shape = value.shape if is_array(value) else ()
-    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1 and (rows is None or shape[0] == rows):
+    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] != 1 and (rows is None or shape[0] == rows):
         check_floating(common_namespace(**{name: value})[0], **{name: value})
         _check_entries(name, value, above)
     else:
@@ -329,6 +349,11 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
     _check_entries(name, value, above)
 
 
+def is_empty(x: Array) -> bool:
+    """Whether an array has no entries; False if lengths are symbols of a compiler."""
+    return any(isinstance(length, int) and length == 0 for length in x.shape)
+
+
 def is_at_hand(x: Array) -> bool:
     """Whether entries of `x` can be read without waiting for a device or a compiler."""
     adapter = adapter_of(x)
@@ -346,6 +371,8 @@ def entries_at_hand(x: Array, *reductions: Callable[[Namespace, Array], Array]) 
         x = x.__recorded__
     if not is_at_hand(x):
         return (None,) * len(reductions)
+    if is_empty(x):  # of a rank without rows
+        return tuple([float(reduce is all_entries) for reduce in reductions])
     adapter = adapter_of(x)
     xp, x, read = namespace_of(x), adapter.stop_gradient(x), adapter.concrete_value
     if x.shape == ():
@@ -371,7 +398,7 @@ def largest(xp: Namespace, x: Array) -> Array:
 
 def _check_entries(name: str, value: Array, above: float) -> None:
     """The entries must be finite and greater than `above`, if they can be read; NaN passes, and makes the loss NaN."""
-    if above == -math.inf:
+    if above == -math.inf or is_empty(value):
         return
     check_library(name, value)
     for extreme in (least, largest)[: 1 + (math.prod(value.shape) > 1)]:
@@ -421,6 +448,7 @@ def explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
                 raise
             raise TypeError(_remedy(function, args, options, reason)) from None
 
+    FUNCTIONS.append(function)
     return call
 
 
@@ -444,7 +472,7 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     positional = f"pass {', '.join(required)} by position" if len(args) < len(required) else ""
     unknown = next((option for option in options if option not in names), None)
     if unknown is not None:
-        return unknown_option(unknown, options[unknown], name, names, positional)
+        return unknown_option(unknown, options[unknown], name, names, positional, module=function.__module__)
     if positional and (named := next((option for option in options if option in required), None)):
         return f"{named}: expected no keyword in {name}, got {named}=...; {positional}"
     missing = next((p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty), None)
@@ -462,36 +490,15 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     return f"{name}: expected {expected}, got {len(args)} positional arguments{remedy}"
 
 
-def unknown_option(unknown: str, value: Any, name: str, names: list[str], positional: str = "") -> str:
-    """Message for an option that the function `name` does not have."""
+def unknown_option(
+    unknown: str, value: Any, name: str, names: list[str], positional: str = "", *, module: str | None = None
+) -> str:
+    """Message for an option that the function `name` of a module does not have."""
     scale = next((other for other in names if other in _SCALES), None)
-    of_scores = names[:1] == ["scores"]
     if unknown in _SCALES and scale is not None:
         inverse = f" = 1 / {unknown}" if _SCALES[unknown] != _SCALES[scale] else ""
         return f"{unknown}: expected {scale}{inverse} in {name}, got {unknown}"
-    if unknown in _SCALES and of_scores and "clip" not in names:
-        return f"{unknown}: expected none in {name}, got {value!r}; scores include it"
-    of_others = _OF_SCORES if of_scores else _ELSEWHERE
-    remedy = of_others.get(unknown) or nearest(unknown, names).removeprefix("; ") or positional
+    if unknown in _SCALES and {"scores", "data_scores"} & {*names} and "clip" not in names:
+        return f"{unknown}: expected none in {name}, got {shown(value)}; scores include it"
+    remedy = remedy_for(unknown, name, module, names) or nearest(unknown, names).removeprefix("; ") or positional
     return f"{unknown}: expected an option of {name}, got {unknown!r}{remedy and f'; {remedy}'}"
-
-
-_ELSEWHERE = {
-    "labels": "for positives by label, use supcon(embeddings, labels) or contrast with pairings.labels",
-    "ids": "for items drawn twice, use two_tower(..., ids=...) or contrast with pairings.ids",
-    "log_q": "for sampling probabilities, use two_tower(..., log_q=...)",
-    "normalize": "the default similarity, cosine, normalises; similarity='dot' does not",
-    "negative_mode": "negative_keys of shape (M, D) are shared, of shape (N, M, D) separate",
-    "distance": "pass similarity=..., for example 'neg_euclidean'",
-    "dim": "rows are the first axis",
-    "axis": "rows are the first axis",
-}
-_OF_SCORES = {
-    "labels": "pass positives=..., for example labels[:, None] == labels[None, :]",
-    "targets": "pass positives=..., the column of each row's positive",
-    "target": "pass positives=..., the column of each row's positive",
-    "tau": "the limit of the log-ratios is clip=...",
-    "dim": "rows are the first axis",
-    "axis": "rows are the first axis",
-}
-"""Remedies for options that other functions and libraries have, by name."""

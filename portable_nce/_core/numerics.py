@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .autodiff import stop_gradient
-from .checks import entries_at_hand, entry_at_hand, is_at_hand, is_half, largest, least
+from .checks import entries_at_hand, entry_at_hand, is_at_hand, is_empty, is_half, largest, least
 from .namespace import device_of, is_array, is_being_compiled, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
@@ -176,7 +176,7 @@ def in_range(xp: Namespace, rows: Array, *columns: Array, scale: Any = 1.0) -> t
             return None, math.inf
     entries = [xp.max(xp.abs(stop_gradient(x)), axis=-1, keepdims=True) for x in arrays]
     entries = [xp.where(x < math.inf, x, xp.zeros_like(x)) for x in entries]  # vectors with NaN or infinity stay
-    of_rows, *of_columns = (xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True) for x in entries)
+    of_rows, *of_columns = (_largest_of_all(xp, x) for x in entries)
     while len(of_columns) > 1:
         of_columns = [xp.maximum(*of_columns[:2]), *of_columns[2:]]
     most = (of_rows, *of_columns * len(columns))
@@ -189,7 +189,13 @@ def in_range(xp: Namespace, rows: Array, *columns: Array, scale: Any = 1.0) -> t
     factor = xp.sqrt(most_of_columns / xp.maximum(most_of_columns, of_columns[0]))
     tiny = float(xp.finfo(rows.dtype).smallest_normal)
     kept = [clipped(xp, x * factor, tiny, math.inf) for x in most]
+    kept = [xp.reshape(x, (1,) * len(entry.shape)) for x, entry in zip(kept, entries, strict=True)]
     return [x / xp.maximum(x, entry) for x, entry in zip(kept, entries, strict=True)], math.inf
+
+
+def _largest_of_all(xp: Namespace, x: Array) -> Array:
+    """Largest entry, of shape (1,); 0 if there is none, as on a rank without rows."""
+    return zeros(xp, (1,), x) if is_empty(x) else xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True)
 
 
 def itemsize(x: Array) -> int:

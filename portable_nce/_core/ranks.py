@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, get_args, runtime_check
 from zlib import crc32
 
 from .autodiff import stop_gradient
-from .checks import check_bool, explained
+from .checks import RANKS_MAY_BE_EMPTY, check_bool, explained
 from .equality import EqualByContents
 from .namespace import is_array, is_number, namespace_of
 from .notes import note
@@ -31,7 +31,7 @@ class Communicator(Protocol):
     """Interface of a group of processes, for arrays of one library.
 
     Every rank calls the same methods in the same order. The leading axis of arrays counts rows; `counts` has the
-    number of rows of each rank.
+    number of rows of each rank, which may be 0.
 
     See Also
     --------
@@ -100,9 +100,9 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
         multiplied by the number of ranks; the gradient of a temperature, scale or bias is the full one on every rank.
         Required, except for an axis of JAX, which differentiates collectives itself.
     check : bool, default: True
-        Whether the ranks compare sizes and options before each loss. Batches may then be uneven, and an invalid or
-        different argument raises the same error on all ranks instead of a deadlock. False assumes equally many rows
-        on all ranks and saves a small exchange; it is required under ``torch.compile``.
+        Whether the ranks compare sizes and options before each loss. Batches may then be uneven, ranks may have no
+        rows, and an invalid or different argument raises the same error on all ranks instead of a deadlock. False
+        assumes equally many rows on all ranks and saves a small exchange; it is required under ``torch.compile``.
 
     Returns
     -------
@@ -189,7 +189,11 @@ def propagates_errors(loss: Callable[Parameters, Result]) -> Callable[Parameters
             arguments = {name: x for name, x in bound.arguments.items() if name not in _OF_EACH_RANK}
             gradients = "averaged" if ranks.averaged else "summed"
             call.arguments = _summaries({"loss": loss.__name__, "gradients": gradients, **arguments})
-            return loss(*args, **options)
+            token = RANKS_MAY_BE_EMPTY.set(True)
+            try:
+                return loss(*args, **options)
+            finally:
+                RANKS_MAY_BE_EMPTY.reset(token)
         except Exception:
             if not call.exchanging:
                 with suppress(Exception):  # a failure of the group would hide the error
@@ -223,9 +227,9 @@ class RankReport(NamedTuple):
     named: str = "positives"
 
     def n_temperatures(self) -> int:
-        """Number of per-row temperatures, 0 if all rows share one."""
+        """Number of per-row temperatures, 0 if all rows share one; 1 on a rank without rows."""
         shape = self.temperature.shape if is_array(self.temperature) and not is_number(self.temperature) else ()
-        return shape[0] if shape else 0
+        return max(1, shape[0]) if shape else 0
 
 
 def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
@@ -253,6 +257,11 @@ def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
         if len({digest for *_, digest in reports}) > 1:
             _refuse_difference(communicator, text)
     rows, columns, n_temperatures, mask_columns, largest, *_ = zip(*reports, strict=True)
+    for what, lengths in (("row", rows), ("column", columns)):
+        if max(lengths) == 0:
+            raise ValueError(
+                f"across: expected at least one {what} on one of the ranks, got none on any; skip the step on all"
+            )
     _check_pairs(mask_columns, largest, sum(columns), report.named)
     # On a rank with one row, a temperature of one entry can be either; the other ranks decide.
     per_row = min(n_temperatures) > 0

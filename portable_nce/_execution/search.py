@@ -163,7 +163,7 @@ def highest(scores: Array, count: int) -> tuple[Array, Array]:
             grouped = _without_nan(grouped)
         maxima = xp.max(grouped, axis=2)
         groups = xp.sort(_first_places(maxima, count), axis=1)
-        inside = groups[:, :, None] * size + xp.arange(size, dtype=groups.dtype, device=device)
+        inside = groups[:, :, None] * size + xp.arange(size, dtype=groups.dtype, device=device)[None, None, :]
         rest = xp.arange(whole, n_columns, dtype=groups.dtype, device=device)[None, :]
         rest = xp.broadcast_to(rest, (n_rows, n_columns - whole))
         columns = xp.concat([xp.reshape(inside, (n_rows, count * size)), rest], axis=1)

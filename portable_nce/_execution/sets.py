@@ -175,6 +175,8 @@ def put_diagonal(x: Array, distance: int, value: float | Array, tile: TilePositi
     known = isinstance(start, int) and isinstance(low, int) and isinstance(high, int)
     if not known or adapter_of(x).mode != "eager":
         return adapter_of(x).fill_columns(x, _diagonal_columns(x, distance, tile) - low, value)
+    if 0 in x.shape:  # of a rank without rows or columns
+        return x
     first, count = (start + distance) % n_columns, x.shape[0]
     # The diagonal through (start, first) continues from column 0 beyond the last column.
     for shift in (0, n_columns) if first + count > n_columns else (0,):

@@ -74,8 +74,8 @@ def is_positive(number: int) -> bool:
 
 def _far_rows(n_rows: int, n_columns: int, entries: int) -> int:
     """Rows of a block of whole rows on an accelerator; blocks have nearly equal sizes."""
-    most = max(min(entries // n_columns, _FAR_ROWS), _ROWS)
-    return -(-n_rows // -(-n_rows // most))
+    most = max(min(entries // max(n_columns, 1), _FAR_ROWS), _ROWS)
+    return -(-n_rows // max(-(-n_rows // most), 1))
 
 
 def _whole(
@@ -199,7 +199,7 @@ def searched(
 def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
     """Number of positives that are compared with all negatives at once."""
     whole = _whole(n_columns, n_rows * n_columns, "auto", mode)
-    return whole if whole is not None else max(1, min(_BLOCK_ENTRIES // (n_rows * n_columns), n_columns))
+    return whole if whole is not None else max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_columns))
 
 
 def label_blocks(block_size: int | str | None) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .._core.autodiff import stop_gradient
+from .._core.checks import is_empty
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import relu, relu_slope, sigmoid, softplus, zeros
 from .._core.protocol import Array, Namespace
@@ -40,6 +41,9 @@ def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array
     With e' the slope of the excess, the derivatives of a row's sum are ``Σ_p e'`` by s_n, ``-Σ_n e'`` by s_p, and
     ``Σ e'`` by m, which all rows share.
     """
+    if is_empty(scores):  # of a rank without rows
+        nothing = namespace_of(scores).sum(scores, axis=1)
+        return TripleSums(nothing, stop_gradient(nothing), stop_gradient(nothing))
     adapter = adapter_of(scores)
     plan = _TriplesPlan(soft, triples(*scores.shape, mode=adapter.mode))
     total, number, active = adapter.custom_vjp(_forward, _backward)(plan, scores, margin, positives, negatives)
@@ -53,7 +57,7 @@ def _of_block(xp: Namespace, scores: Array, margin: Array, negatives: Array, blo
     """
     positive_scores, chosen = (xp.expand_dims(x, axis=2) for x in block)
     members = xp.logical_and(chosen, xp.expand_dims(negatives, axis=0))
-    differences = xp.expand_dims(scores, axis=0) - positive_scores + margin
+    differences = xp.expand_dims(scores, axis=0) - positive_scores + xp.reshape(margin, (1, 1, 1))
     return xp.where(members, differences, xp.zeros_like(differences)), members
 
 

@@ -246,7 +246,7 @@ class _Square:
         """Bound of the scores of all ranks. They must agree on it, since it decides which sums they exchange."""
         if self.shards is None or layout.unit or self.adapter.mode != "eager":
             return bound
-        agreed = self.shards.largest(self.xp.full_like(self.rows[:1, 0], bound))
+        agreed = self.shards.largest(self.xp.full_like(self.xp.sum(self.rows[:1, 0], axis=0, keepdims=True), bound))
         number = self.adapter.concrete_value(self.xp.reshape(agreed, ()))
         return math.inf if number is None else number
 
@@ -279,8 +279,9 @@ class _Square:
             rows = p.operand_of(block)
             column_sums, parts = self._exp_sums(carry), []
             for k in self.tiles_of(start):
-                both, at = self.serves_columns(start, k), (start, self.bounds[k][0])
-                part, of_columns, kept = sums(rows, self.tiles[k], both, at)
+                # A rank without rows has no largest score of a column.
+                both = self.serves_columns(start, k) and (self.shards is None or self.n > 0)
+                part, of_columns, kept = sums(rows, self.tiles[k], both, (start, self.bounds[k][0]))
                 if of_columns is not None:
                     column_sums[k] = merge(xp, [column_sums[k], of_columns])[0]
                 parts.append(part)

@@ -764,7 +764,8 @@ def with_negatives(
     if len(z.shape) not in {2, 3}:
         raise ValueError(f"{negatives}: expected shape (M, D) or (N, M, D), got {tuple(z.shape)}")
     of_each = len(z.shape) == 3  # noqa: PLR2004  (separate for each query)
-    *_, n_negatives, _ = shape_of(negatives, z, "(N, M, D)" if of_each else "(M, D)")
+    own = False if layout.replicated else None  # a queue is the same on all ranks
+    *_, n_negatives, _ = shape_of(negatives, z, "(N, M, D)" if of_each else "(M, D)", may_be_empty=own)
     check_width(negatives, z, width)
     check_shape(negatives, z, (*([n_rows] if of_each else []), n_negatives, width), "queries are the first axis")
     if options.mask is not None:

@@ -619,7 +619,8 @@ def _of_labels(
                 f"ignore_index: expected None with several labels of each row, got {ignore_index!r}; use a mask"
             )
         return contrast_embeddings(named, objective, overlap(labels), options, factor=factor)
-    check_integers(xp, "labels", labels, (rows,))
+    remedy = "labels != 0, if it is multi-hot" if several else "use contrast with pairings.overlap, if it is multi-hot"
+    check_integers(xp, "labels", labels, (rows,), several=f"; {remedy}")
     if keys is not None:
         named["keys"], pairing = _keys_and_pairing(labels, keys, key_labels, ignore_index)
     elif key_labels is not None:

@@ -30,7 +30,7 @@ from .._core.checks import (
 )
 from .._core.logsumexp import ExpSum, factors
 from .._core.namespace import lift_to_tape, namespace_of
-from .._core.numerics import safe_quotient, sum_to_scalar, upcast
+from .._core.numerics import safe_quotient, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from .._core.reduction import Reduction
@@ -253,7 +253,7 @@ def linear_softmax(
     else:
         check_indices(xp, "targets", targets, 2**31, "the classes of all ranks", remedy=_IGNORED)
         shards = _agreed(across, rows.array, classes, targets)
-        layer = layer.kept_here(shards)
+        layer = layer.kept_here(shards) if classes else layer.kept_here(shards).with_placeholder()
     weighted = None if return_statistics else options.weights  # rows of weight 0 have statistics
     rows = rows._replace(array=zeroed(rows.array, counted_by(weighted, counted)))
 
@@ -337,11 +337,15 @@ def _in_one_pass(call: _SoftmaxCall, dtype: Any) -> Array:
 
 
 class _Layer(NamedTuple):
-    """Arrays of the layer and class weights, upcast."""
+    """Arrays of the layer and class weights, upcast.
+
+    `placeholder`: whether there is one class, of zeros, which takes no part: a rank without classes computes as others.
+    """
 
     columns: Embedding
     bias: Array | None
     class_weights: Array | None
+    placeholder: bool = False
 
     def of_targets(self, targets: Array) -> Any:
         """Class weight of each target (arbitrary for targets out of range); None without weights."""
@@ -372,6 +376,16 @@ class _Layer(NamedTuple):
     def classes(self) -> int:
         """Number of classes on this rank."""
         return self.columns.array.shape[0]
+
+    def with_placeholder(self) -> _Layer:
+        """Layer with one class of zeros, for a rank without classes."""
+
+        def padded(x: Array) -> Array:
+            ((x,),) = lift_to_tape((x,))
+            return namespace_of(x).concat([x, zeros(namespace_of(x), (1, *x.shape[1:]), x)], axis=0)
+
+        bias, class_weights = (None if x is None else padded(x) for x in (self.bias, self.class_weights))
+        return _Layer(self.columns._replace(array=padded(self.columns.array)), bias, class_weights, placeholder=True)
 
     @property
     def _arrays(self) -> list[Array]:
@@ -406,9 +420,11 @@ def _of_statistics(call: _SoftmaxCall, shards: Shards | None) -> tuple[Array, So
     def of_all(numbers: Array) -> Array:
         return numbers if of_rows is None else of_rows.sum_of_columns(numbers)[:n_rows]
 
-    inside, safe = _in_range(xp, targets, layer.classes)
+    inside, safe = _in_range(xp, targets, 0 if layer.placeholder else layer.classes)
     pairing = indexed(xp.where(inside, safe, -xp.ones_like(safe)), elsewhere=shards is not None)
     row = statistics_of_rows(embedding._replace(array=x), layer.columns, pairing, options)
+    if layer.placeholder:
+        row = row._replace(has_negative=xp.zeros_like(inside))
     if of_rows is not None:
         row = RowStatistics(*(x[:n_rows] for x in _of_all_classes(row, of_rows)))
     _, values, log_sum = of_all_scores(row)
@@ -445,7 +461,7 @@ def _of_all_classes(row: RowStatistics, shards: Shards) -> RowStatistics:
 
 def _agreed(across: Ranks, x: Array, classes: int, targets: Array) -> Shards:
     """Sharding of rows and classes over the ranks."""
-    largest = adapter_of(targets).concrete_value(namespace_of(targets).max(targets))
+    largest = adapter_of(targets).concrete_value(namespace_of(targets).max(targets)) if x.shape[0] else None
     notes = RankReport(x.shape[0], classes, {"features": x.shape[1]}, largest=int(largest or 0), named="targets")
     return agree(across, notes, x)
 

@@ -327,7 +327,7 @@ def nnclr(
     entered = enter_embeddings({"view_a": view_a, "view_b": view_b, "support": slots}, options, axes=None)
     xp, options, (x, y, z) = entered.xp, entered.options, entered.arrays
     rows, _ = shape_of("view_a", x, "(N, D)")
-    _, width = shape_of("support", z, "(M, D)")
+    _, width = shape_of("support", z, "(M, D)", may_be_empty=False)
     check_shape("view_b", y, (rows, width if negatives == "views" else shape_of("view_b", y, "(N, D)")[1]))
     same_width(similarity, "view_a", x, "support", z)
     if options.mask is not None:

@@ -1262,7 +1262,8 @@ def _check_options(function: Callable[..., Array], options: Mapping[str, Any]) -
     names = [name for name, x in parameters.items() if x.kind in {x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD}]
     strangers = [name for name in options if name not in names]
     if strangers and not takes_all:
-        raise TypeError(unknown_option(strangers[0], options[strangers[0]], _name_of(function), names))
+        module = getattr(function, "__module__", None)
+        raise TypeError(unknown_option(strangers[0], options[strangers[0]], _name_of(function), names, module=module))
     return next((name for name in SCALES if name in names), None)
 
 

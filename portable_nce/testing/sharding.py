@@ -65,8 +65,19 @@ def samples_of(case: Case) -> int:
     return rows // 2 if case.options.get("pairing") == "two_views" else rows
 
 
-def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, int]], rank: int) -> Place:
-    """Position of a rank's part of an array, for ranks that have the samples between given bounds."""
+def place_of(
+    case: Case,
+    name: str,
+    nested: Nested,
+    bounds: Sequence[tuple[int, int]],
+    rank: int,
+    *,
+    without_columns: int | None = None,
+) -> Place:
+    """Position of a rank's part of an array, for ranks that have the samples between given bounds.
+
+    `without_columns`: a rank that has no entries of arrays whose length is independent of the number of samples.
+    """
     if name in REPLICATED | PARAMETERS or not isinstance(nested, list):
         return Place()
     if name in KEYS and "slots" in case.options:  # of a queue
@@ -80,7 +91,8 @@ def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, 
     length = len(nested)
     if length % samples == 0 and not _is_apart(case, name, nested):
         return Place(0, tuple(low + k + view * samples for view in range(length // samples) for k in range(high - low)))
-    ends = [(other + 1) * length // len(bounds) for other in range(len(bounds))]
+    having = [other for other in range(len(bounds)) if other != without_columns]
+    ends = [sum(k <= other for k in having) * length // len(having) for other in range(len(bounds))]
     return Place(0, tuple(range(ends[rank - 1] if rank else 0, ends[rank])))
 
 
@@ -94,12 +106,17 @@ def _is_apart(case: Case, name: str, nested: Nested) -> bool:
     return bool(named) and name in {"positive_key", "y", "columns"} and len(nested) != samples_of(case)
 
 
-def cut_case(case: Case, bounds: Sequence[tuple[int, int]]) -> list[tuple[Case, Mapping[str, Place]]]:
+def cut_case(
+    case: Case, bounds: Sequence[tuple[int, int]], without_columns: int | None = None
+) -> list[tuple[Case, Mapping[str, Place]]]:
     """The case of each rank, and the position of its arrays in those of the whole case."""
     found: list[tuple[Case, Mapping[str, Place]]] = []
     arrays = {**case.arguments, **case.constants}
     for rank in range(len(bounds)):
-        places = {name: place_of(case, name, nested, bounds, rank) for name, nested in arrays.items()}
+        places = {
+            name: place_of(case, name, nested, bounds, rank, without_columns=without_columns)
+            for name, nested in arrays.items()
+        }
         parts = {name: places[name].taken(nested) for name, nested in arrays.items()}
         own = replace(
             case,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -17,6 +20,7 @@ import torch
 import portable_nce
 from portable_nce.modules.torch import CLIP, Loss
 from portable_nce.testing import run_ranks
+from portable_nce.testing.cases import LOSSES
 
 pnce: Any = portable_nce  # type checkers reject most of these calls
 bounds, density, diagnostics = pnce.bounds, pnce.density, pnce.diagnostics
@@ -185,6 +189,26 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     # Labels and indices.
     "labels in a column": (lambda: pnce.supcon(X, LABELS[:, None]), r"labels: .*\(6, 1\); pass labels\[:, 0\]"),
     "one-hot labels": (lambda: pnce.supcon(X, np.eye(3, dtype=int)[LABELS]), "; pass labels.argmax.*one-hot"),
+    **{
+        f"multi-hot labels of {np.dtype(kind).name}": (
+            partial(pnce.supcon, X, (np.arange(18).reshape(6, 3) % 4 > 1).astype(kind)),
+            r"; pass labels.argmax\(axis=1\), if it is one-hot; labels != 0, if it is multi-hot",
+        )
+        for kind in (int, float)
+    },
+    **{
+        f"multi-hot labels of {name}": (partial(loss, X, ALL), r"one-hot; use contrast with pairings.overlap, if it is")
+        for name, loss in (("nca", pnce.nca), ("triplets", pnce.triplet_from_labels), ("pairs", pnce.contrastive))
+    },
+    "multi-hot labels of a pairing": (lambda: pairings.labels(ALL), "rows: .* one-hot; use pairings.overlap, if it is"),
+    "targets before the weight": (
+        lambda: density.linear_softmax(X, LABELS, MORE),
+        "weight: expected a real floating-point dtype .*; targets come after weight",
+    ),
+    "labels of a vocabulary": (
+        lambda: density.linear_softmax(X, MORE, labels=LABELS),
+        "labels: .*; pass embeddings, weight, targets by position; targets are the labels",
+    ),
     "one-hot targets": (lambda: density.full_softmax(SCORES, np.eye(6)), "targets: .* float64 .*argmax.* one-hot"),
     "a view as labels": (lambda: pnce.supcon(X, Y), r"labels: expected integers of shape \(6,\), got float64 of shape"),
     "words as ids": (lambda: pnce.two_tower(X, Y, ids=np.asarray([*"abcdef"])), "ids: .*<U1; number the values"),
@@ -293,6 +317,80 @@ def test_arguments_that_do_not_fit_a_signature_have_a_message_of_the_package(spa
         for call in (partial(function, *[None] * 40), partial(function, no_such_option=1)):
             with pytest.raises(TypeError, match=rf"^({name}|no_such_option): expected .*, got "):
                 call()
+
+
+GROUPS: Mapping[str, Any] = {
+    "": {name: getattr(pnce, name) for name in {name.split()[0] for name in LOSSES} if "." not in name},
+    **{
+        place: {name: getattr(getattr(pnce, place), name) for name in getattr(pnce, place).__all__}
+        for place in ("from_scores", "bounds", "density", "diagnostics")
+    },
+}
+"""Functions of each public module; of the package, the losses of embeddings."""
+
+SAID = {
+    "scale": r"expected (temperature = 1 / \w+|logit_scale|scale = 1 / \w+|scale|logit_scale = 1 / \w+) in",
+    "scores": r"scores include it$|scores are given; losses of embeddings",
+    "given": r"; (leave it out|pass it to the loss that|to leave rows out, pass weights)|targets are the labels$",
+    "takers": r"; ([\w., ]+) (take|takes) it$",
+    "function": r"use ([\w.]+)(\(.*)?",
+    "argument": r"; (?:pass|did you mean) '?(\w+)'?",
+}
+"""Forms of remedies."""
+
+
+def arguments_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Parameters of a function by name."""
+    return inspect.signature(function).parameters
+
+
+def check_remedy(message: str, option: str, place: str, function: Callable[..., Any]) -> None:
+    """Check that a message has a remedy, and that each function and argument that it names exists."""
+    named = next((form for form, text in SAID.items() if re.search(text, message)), None)
+    assert named is not None, message
+    found: Any = re.search(SAID[named], message)
+    if named == "takers":
+        for taker in re.split(", | and ", found[1].removesuffix(" and others")):
+            path = taker if "." in taker or not place else f"{place}.{taker}"
+            assert option in arguments_of(attrgetter(path.removeprefix("portable_nce."))(pnce)), message
+    elif named == "function":
+        other = attrgetter(found[1].removeprefix("portable_nce."))(pnce)
+        for argument in re.findall(r"[(\s](\w+)=", found[2] or ""):
+            assert argument in {*arguments_of(other), "bias"}, message
+    elif named == "argument":
+        assert found[1] in arguments_of(function), message
+
+
+def test_an_argument_of_another_function_has_a_remedy() -> None:
+    """For every argument that one function of a module has and another lacks, the message names what to use."""
+    for place, functions in GROUPS.items():
+        parts = {name: f for name, f in functions.items() if isinstance(f, FunctionType)}
+        for option in dict.fromkeys(key for f in parts.values() for key in arguments_of(f)):
+            for name, function in parts.items():
+                own = arguments_of(function)
+                required = [p for p in own.values() if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+                if option not in own:
+                    with pytest.raises(TypeError, match=rf"^{option}: expected .*{name}, got ") as caught:
+                        function(*[None] * len(required), **{option: 1})
+                    check_remedy(str(caught.value), option, place, function)
+
+
+def test_remedies_lead_to_the_same_loss() -> None:
+    positives, scales = LABELS[:, None] == LABELS[None, :], {"logit_scale": 4.0, "logit_bias": -1.0}
+    in_place = pnce.siglip(X, Y, **scales)
+    logistic = objectives.logistic(bias=-1.0)
+    explicit = pnce.contrast(
+        X, Y, objective=logistic, pairing=pairings.explicit(np.eye(6, dtype=bool)), temperature=0.25
+    )
+    np.testing.assert_allclose(explicit, in_place, rtol=1e-12)
+    several = pnce.contrast(X, Y, objective=logistic, pairing=pairings.explicit(positives), temperature=0.25)
+    scores = 4.0 * (X / np.linalg.norm(X, axis=1)[:, None]) @ (Y / np.linalg.norm(Y, axis=1)[:, None]).T - 1.0
+    np.testing.assert_allclose(several, np.log1p(np.exp(np.where(positives, -scores, scores))).sum() / 6, rtol=1e-12)
+    clip = pnce.info_nce(X, Y, positives=np.arange(6), symmetric=True, temperature=0.25)
+    np.testing.assert_allclose(clip, pnce.clip(X, Y, logit_scale=4.0), rtol=1e-12)
+    multi_hot = np.arange(18).reshape(6, 3) % 4 > 1
+    overlap = pnce.contrast(X, objective=objectives.info_nce(), pairing=pairings.overlap(multi_hot), temperature=0.1)
+    np.testing.assert_allclose(pnce.supcon(X, multi_hot.astype(int) != 0), overlap, rtol=1e-12)
 
 
 def test_a_partial_array_library_is_refused_at_registration(monkeypatch: pytest.MonkeyPatch) -> None:

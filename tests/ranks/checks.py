@@ -160,6 +160,24 @@ def check_options(group: Any) -> Errors:
     return errors
 
 
+def check_a_rank_without_rows(group: Any) -> Errors:
+    """The last rank has no rows, then the first."""
+    a, b, labels = embeddings()
+    rank, size, tau = group.rank(), group.size(), torch.tensor(0.5, dtype=torch.float64)
+    errors: Errors = {}
+    for (name, loss), convention in itertools.product(LOSSES.items(), CONVENTIONS if size > 1 else ()):
+        for ends in ([*range(size - 1), SAMPLES, SAMPLES], [0, *range(size - 1), SAMPLES]):
+            rows, count = slice(ends[rank], ends[rank + 1]), 1 if name == "supcon" else 2
+            wanted, slopes = gradients(lambda *x, f=loss: f(*x, labels, tau), [a, b], count)
+            ranks = pnce.across(group, gradients=convention)
+            part = partial(loss, across=ranks)
+            value, found = gradients(lambda *x, f=part: f(*x, labels[rows], tau), [a[rows], b[rows]], count)  # noqa: B023
+            factor = size if convention == "averaged" else 1
+            own = [distance(x, factor * y[rows]) for x, y in zip(found, slopes, strict=True) if x.numel()]
+            errors[name] = max(errors.get(name, 0.0), distance(value, wanted), *own)
+    return errors or {"one process": 0.0}
+
+
 def check_second_order(group: Any) -> Errors:
     """Hessian-vector products, by reverse mode twice."""
     a, b, labels = embeddings()
@@ -497,7 +515,7 @@ def check_faults(group: Any) -> Errors:
         "no_grad": without_gradient,
         "refused": lambda: pnce.info_nce(x, y, temperature=-1.0 if last else 0.1, across=ranks),
         "refused in the second part": lambda: pnce.moco_v3(x, y, x, x if not last else x[:, :2], across=ranks),
-        "zero rows": lambda: pnce.info_nce(x[:0] if last else x, y[:0] if last else y, across=ranks),
+        "zero rows": lambda: pnce.info_nce(x[:0], y[:0], across=ranks),
         "mask": lambda: pnce.info_nce(x, y, mask=torch.ones(len(x), SAMPLES - last, dtype=torch.bool), across=ranks),
         "positives": lambda: pnce.info_nce(x, y, positives=torch.full((len(x),), SAMPLES if last else 0), across=ranks),
     }
@@ -521,6 +539,7 @@ def check_dying(group: Any) -> Errors:
 QUICK: dict[str, Check] = {
     "cases": partial(check_cases, each_loss=True),
     "options": check_options,
+    "without rows": check_a_rank_without_rows,
     "ddp": check_ddp,
     "compile": partial(check_compile, names=["info_nce"]),
     "queue": check_queue,

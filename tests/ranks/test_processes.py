@@ -15,6 +15,7 @@ TOLERANCE = 1e-13
 NUMBERS = [
     "cases",
     "options",
+    "without rows",
     "second order",
     "ddp",
     "fsdp",
@@ -61,7 +62,9 @@ def test_ranks_are_as_exact_as_one_process(reports: Any, size: int) -> None:
             assert units <= (1.0 if "16" in name else 2.0), name
 
 
-@pytest.mark.parametrize("name", ["cases", "options", "ddp", "compile", "queue", "top k", "modules", "chunks"])
+@pytest.mark.parametrize(
+    "name", ["cases", "options", "without rows", "ddp", "compile", "queue", "top k", "modules", "chunks"]
+)
 def test_numbers_of_two_processes(reports: Any, name: str) -> None:
     check_numbers(reports(2, "quick"), name)
 
@@ -75,6 +78,7 @@ FAULTS = {
     "frozen": "text: expected the same on all ranks, got an array of float64 with 2 axes that needs a gradient on",
     "no_grad": "image: expected the same on all ranks, got an array of float64 with 2 axes that needs a gradient on",
     "mask": "mask: expected the columns of all ranks, 12, got 11",
+    "zero rows": "across: expected at least one row on one of the ranks, got none on any; skip the step on all",
     "positives": "positives: expected indices from 0 to 11, of the columns of all ranks, got 12",
 }
 """What each rank is told of a fault of the last one."""
@@ -82,7 +86,6 @@ FAULTS = {
 REFUSED = {
     "refused": "temperature: expected a finite number greater than 0, got -1.0",
     "refused in the second part": "key_b: expected 4 features",
-    "zero rows": "query: expected at least one entry",
 }
 """What the last rank is told of an argument that it refuses; the others are told that it does."""
 

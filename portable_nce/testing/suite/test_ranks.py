@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -17,7 +17,7 @@ from .._package import pnce
 from ..cases import CASES
 from ..ranks import Rank, run_ranks
 from ..sharding import CLASSES, Place, cut_case, is_shared, samples_of
-from ..variants import case_arrays, case_named, differentiate
+from ..variants import EPS, case_arrays, case_named, differentiate, started
 from .calls import scaled
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ PARAMETERS = {"temperature", "logit_scale", "logit_bias", "scale"}
 SHARED = [case.name for case in CASES if is_shared(case)]
 
 
-def bounds_of(samples: int, size: int) -> list[tuple[int, int]]:
-    """Bounds of an uneven split of samples among ranks: the second has the most."""
+def bounds_of(samples: int, size: int, without_rows: int | None = None) -> list[tuple[int, int]]:
+    """Bounds of an uneven split of samples among ranks: the second has the most; one rank may have none."""
     counts = [max(1, samples // (size + 1))] * size
-    counts[size > 1] += samples - sum(counts)
+    if without_rows is not None:
+        counts[without_rows] = 0
+    counts[(size > 1) - (without_rows == 1)] += samples - sum(counts)
     ends = [sum(counts[: rank + 1]) for rank in range(size)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
@@ -48,6 +50,8 @@ def test_cuts_are_uneven_and_complete() -> None:
     assert bounds_of(5, 3) == [(0, 1), (1, 4), (4, 5)]
     assert bounds_of(10, 4) == [(0, 2), (2, 6), (6, 8), (8, 10)]
     assert bounds_of(3, 3) == [(0, 1), (1, 2), (2, 3)]
+    assert bounds_of(5, 3, 1) == [(0, 4), (4, 4), (4, 5)]
+    assert bounds_of(5, 2, 0) == [(0, 0), (0, 5)]
 
 
 def add(whole: list[Any], place: Place, part: Nested) -> None:
@@ -71,6 +75,21 @@ def sharing(
     return replace(case, options=options).function
 
 
+class Without(NamedTuple):
+    """Rank without rows, and rank without columns where these are separate; None if all have some."""
+
+    rows: int | None = None
+    columns: int | None = None
+
+
+ALL_HAVE_SOME = Without()
+
+
+def cut(whole: Any, place: Place, part: Any) -> Any:
+    """Part of an array, or the array without entries along an axis."""
+    return whole[(*[slice(None)] * place.axis, slice(0), ...)] if place.entries == () else part
+
+
 @dataclass
 class Found:
     """Result and collectives of a rank, and the position of its part of each array."""
@@ -89,13 +108,17 @@ def shared(
     gradients: pnce.typing.GradientsOfRanks = "summed",
     *,
     check: bool = True,
+    without: Without = ALL_HAVE_SOME,
 ) -> list[Found]:
     """Results of each rank; row losses are summed for the gradient."""
-    parts = cut_case(case, bounds_of(samples_of(case), size))
+    parts = cut_case(case, bounds_of(samples_of(case), size, without.rows), without.columns)
 
     def on_a_rank(group: Rank) -> Found:
         own, places = parts[group.rank]
         function, arrays = sharing(own, group, gradients, check=check), case_arrays(variant, own, dtype)
+        if group.rank in without:  # nested lists without entries have no width
+            whole = dict(zip(places, case_arrays(variant, case, dtype), strict=True))
+            arrays = [cut(whole[key], places[key], x) for key, x in zip(places, arrays, strict=True)]
         if case.options.get("reduction") == "none":
             value, function = function(*arrays), summed(function)
             slopes = differentiate(function, arrays, len(case.arguments))[1]
@@ -127,23 +150,37 @@ def total_of(results: list[Found], name: str, k: int, like: Nested) -> Nested:
     return total[0]
 
 
+def errors_on_ranks(
+    results: list[Found], case: Case, expected: list[Nested], gradients: pnce.typing.GradientsOfRanks
+) -> dict[str, float]:
+    """Errors of the ranks' value and gradients, relative to those of one process."""
+    value, *slopes = expected
+    errors = {"value": max(oracles.error(found.value, oracles.exact(value)) for found in results)}
+    averaged = gradients == "averaged"
+    for k, (name, wanted) in enumerate(zip(case.arguments, slopes, strict=True)):
+        if averaged and not isinstance(wanted, list) and name in PARAMETERS:  # the whole on each
+            errors[name] = max(oracles.error(found.gradients[k], oracles.exact(wanted)) for found in results)
+        else:
+            wanted_sum = scaled(len(results), wanted) if averaged and name not in CLASSES else wanted
+            errors[name] = oracles.error(total_of(results, name, k, wanted), oracles.exact(wanted_sum))
+    return errors
+
+
 def compare(
-    variant: Variant, case: Case, size: int, dtype: str, gradients: pnce.typing.GradientsOfRanks, *, check: bool = True
+    variant: Variant,
+    case: Case,
+    size: int,
+    dtype: str,
+    gradients: pnce.typing.GradientsOfRanks,
+    *,
+    check: bool = True,
+    without: Without = ALL_HAVE_SOME,
 ) -> list[Found]:
     """Compare value and gradients on ranks with those of one process; return those on ranks."""
     value, slopes = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
-    exact = oracles.exact(variant.to_list(value))
-    results = shared(variant, case, size, dtype, gradients, check=check)
-    errors = {f"value, rank {rank}": oracles.error(found.value, exact) for rank, found in enumerate(results)}
-    averaged = gradients == "averaged"
-    for k, name in enumerate(case.arguments):
-        wanted = variant.to_list(slopes[k])
-        if averaged and not isinstance(wanted, list) and name in PARAMETERS:
-            for rank, found in enumerate(results):  # the whole on each
-                errors[f"{name}, rank {rank}"] = oracles.error(found.gradients[k], oracles.exact(wanted))
-        else:
-            wanted_sum = scaled(size, wanted) if averaged and name not in CLASSES else wanted
-            errors[name] = oracles.error(total_of(results, name, k, wanted), oracles.exact(wanted_sum))
+    expected = [variant.to_list(x) for x in (value, *slopes)]
+    results = shared(variant, case, size, dtype, gradients, check=check, without=without)
+    errors = errors_on_ranks(results, case, expected, gradients)
     assert max(errors.values()) <= (EXACT_TOLERANCE if variant.module == "mparray" else TOLERANCE[dtype]), errors
     return results
 
@@ -161,6 +198,63 @@ def test_ranks_agree_with_one_process(variant: Variant, case_name: str, dtype: s
     case = case_named(case_name, ROWS)
     compare(variant, case, 3, dtype, "averaged")
     compare(variant, case, 2, dtype, "summed")
+
+
+@pytest.mark.parametrize("case_name", SHARED)
+def test_a_rank_without_rows_or_columns_takes_part_with_nothing(variant: Variant, case_name: str) -> None:
+    """Its value is that of the others, its gradients are empty, and it calls every collective."""
+    case, dtype = case_named(case_name, ROWS), variant.dtypes[0]
+    compare(variant, case, 3, dtype, "averaged", without=Without(rows=1))
+    compare(variant, case, 2, dtype, "summed", without=Without(rows=0, columns=0))
+    _, places = cut_case(case, bounds_of(samples_of(case), 3), 2)[2]
+    if any(place.entries == () for place in places.values()):
+        compare(variant, case, 3, dtype, "summed", without=Without(columns=2))
+
+
+SIXTEEN_BITS = [
+    (name, dtype)
+    for name in SHARED
+    for dtype in ("float16", "bfloat16")
+    if dtype == "bfloat16" or case_named(name).regime == "normal"
+]
+"""Cases and 16-bit dtypes that represent their gradients; those of saturated rows are too small for float16."""
+
+
+@pytest.mark.parametrize(("case_name", "dtype"), SIXTEEN_BITS)
+def test_ranks_round_sixteen_bits_once(variant: Variant, case_name: str, dtype: str) -> None:
+    """On two and three ranks, too: once at the end, or twice where products are of 16 bits."""
+    given = case_named(case_name, ROWS)
+    rounded = map(variant.to_list, case_arrays(variant, given, dtype))
+    held = dict(zip([*given.arguments, *given.constants], rounded, strict=True))
+    constants = {key: held[key] for key in given.constants}
+    case = replace(given, arguments={key: held[key] for key in given.arguments}, constants=constants)
+    wide = started("numpy")
+    function = summed(case.function) if case.options.get("reduction") == "none" else case.function
+    value, slopes = differentiate(function, case_arrays(wide, case, "float64"), len(case.arguments))
+    expected = [wide.to_list(x) for x in (value, *slopes)]
+    on_ranks: tuple[tuple[int, pnce.typing.GradientsOfRanks], ...] = ((2, "summed"), (3, "averaged"))
+    for size, gradients in on_ranks:
+        errors = errors_on_ranks(shared(variant, case, size, dtype, gradients), case, expected, gradients)
+        for name, error in errors.items():
+            is_number = not isinstance(case.arguments.get(name, []), list)
+            if is_number and gradients == "summed":  # a sum of rounded numbers, which may cancel
+                continue
+            units = 0.51 if name == "value" or not variant.half_products else 4.0 if is_number else 1.0
+            assert error <= units * EPS[dtype], errors
+
+
+@pytest.mark.parametrize("case_name", ["info_nce", "nt_xent", "siglip", "density.linear_softmax bias", "triplet"])
+def test_ranks_without_any_row_all_refuse(variant: Variant, case_name: str) -> None:
+    case = case_named(case_name, ROWS)
+
+    def on_a_rank(group: Rank) -> Any:
+        _, places = cut_case(case, [(0, 0), (0, 0)])[group.rank]
+        whole = case_arrays(variant, case, variant.dtypes[0])
+        arrays = [cut(x, place, x) for x, place in zip(whole, places.values(), strict=True)]
+        return sharing(case, group, "summed")(*arrays)
+
+    with pytest.raises(ValueError, match="across: expected at least one row on one of the ranks, got none on any"):
+        run_ranks(2, on_a_rank)
 
 
 WITH_TEMPERATURES = [
