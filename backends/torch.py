@@ -382,10 +382,6 @@ _SMALLEST = {
 """Smallest exponent whose exponential is not subnormal, and a number slightly above that exponential."""
 
 
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
-"""Whether torch.export traces; torch before 2.7 does not tell."""
-
-
 class TorchAdapter(Defaults):
     """Adapter for torch tensors."""
 
@@ -407,7 +403,9 @@ class TorchAdapter(Defaults):
     @property
     def mode(self) -> str:
         if torch.compiler.is_compiling():
-            return "whole" if _is_exporting() else "compiled"
+            from .torch_compiler import is_exporting  # noqa: PLC0415  (loads the compiler)
+
+            return "whole" if is_exporting() else "compiled"
         return "eager"
 
     @property

@@ -49,3 +49,9 @@ def within_one_gradient() -> bool:
     """Whether at most one gradient transform is active, with which torch.compile supports autograd functions."""
     depth = functorch.get_dynamic_layer_stack_depth()
     return depth == 0 or (depth == 1 and retrieve_current_functorch_interpreter().key() == functorch.TransformType.Grad)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def is_exporting() -> bool:
+    """Whether torch.export traces; torch before 2.7 does not tell, and torch.compile of 2.11 traces a wrong answer."""
+    return bool(getattr(torch.compiler, "is_exporting", bool)())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -41,9 +42,9 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
     own = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__)
 
     def depend_on_arguments(guards: Sequence[Any]) -> list[bool]:
-        """Checks to make before each call: of arguments and of torch's settings. A step depends on nothing else."""
-        arguments = tuple(f"L['{name}']" for name in own.__code__.co_varnames)
-        return [not guard.is_global and (not guard.name or guard.name.startswith(arguments)) for guard in guards]
+        """Checks to make before each call: not of what the step closes over, nor of modules, which do not change."""
+        closed_over = own.__code__.co_freevars
+        return [not guard.is_global and _root(guard.name) not in closed_over for guard in guards]
 
     options: Any = {"guard_filter_fn": depend_on_arguments}
     chosen: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=True, backend=BACKEND, options=options)
@@ -63,3 +64,8 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
             return step(*arguments)
 
     return compiled
+
+
+def _root(name: str) -> str:
+    """The variable in an expression such as ``spec.facts[0]``."""
+    return re.split(r"\W", name.removeprefix("L['"), maxsplit=1)[0]

@@ -32,7 +32,7 @@ LOSSES: dict[str, Any] = {
         x, y, temperature=t, similarity="neg_sq_euclidean", block_size=16
     ),
 }
-IN_THE_DEFAULT_RUN = {("info_nce", "float32"), ("clip", "bfloat16"), ("supcon", "float32")}
+IN_THE_DEFAULT_RUN = {("info_nce", "float32"), ("clip", "bfloat16"), ("supcon", "float32"), ("nt_xent", "float32")}
 
 
 @pytest.fixture
@@ -219,3 +219,29 @@ def test_nothing_is_compiled_unless_asked_for() -> None:
         assert pnce.fuse_steps(enabled=False)
     with pytest.raises(TypeError, match="enabled: expected True or False"):
         pnce.fuse_steps("yes")  # type: ignore[arg-type]
+
+
+def test_a_compiled_function_asks_what_its_arguments_are_and_not_what_it_closes_over() -> None:
+    """Kinds of arguments make graphs of their own: dtypes, flags, and None in place of an array."""
+    from portable_nce.backends import torch_fused
+
+    closed = {"sign": 1.0}
+
+    def step_of(closed: dict[str, float]) -> Any:
+        def step(carry: Any, x: Any, flag: Any) -> Any:
+            total = x * closed["sign"] if flag else -x
+            return total if carry is None else carry + total
+
+        return step
+
+    with started("torch-fused").active():
+        step = torch_fused.compiled_step(step_of(closed))
+    x, before = torch.ones(4), graphs()
+    assert step(None, x, "on").tolist() == [1.0] * 4
+    assert step(None, x, "").tolist() == [-1.0] * 4
+    assert step(x, x, "on").tolist() == [2.0] * 4
+    assert step(None, x.double(), "on").dtype == torch.float64
+    made = graphs() - before
+    closed["further"] = 2.0
+    assert step(None, torch.ones(7), "on").tolist() == [1.0] * 7
+    assert graphs() - before == made == 4

@@ -12,7 +12,9 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce._core.registry import load_backend
+from portable_nce._execution import tiling
 from portable_nce.testing.cases import LOSSES, example
+from portable_nce.testing.variants import started
 
 pytestmark = [
     # Compilers use what their libraries have deprecated.
@@ -137,6 +139,42 @@ if WITH_TORCH:
             _, learned, others = call_of(name, rows, "float32")
             context = torch.autocast("cpu", dtype=torch.bfloat16)
             close(torch_results(compiled, learned, others, context), torch_results(function, learned, others), 1e-5)
+
+    @pytest.mark.skipif(release() < (2, 11), reason="older releases do not trace losses")
+    def test_a_large_compiled_batch_is_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+        """No tensor of the graph has the size of the score matrix."""
+        import torch
+        from torch._dynamo.backends.common import aot_autograd
+
+        monkeypatch.setattr(tiling, "_COMPILED_ENTRIES", 2**10)
+        sizes: list[int] = []
+
+        def counted(graph: Any, _: Any) -> Any:
+            made = [node.meta.get("val") for node in graph.graph.nodes]
+            sizes.extend(int(x.numel()) for x in made if isinstance(x, torch.Tensor))
+            return graph.forward
+
+        x, y = (torch.randn(64, 5, requires_grad=True) for _ in range(2))
+        torch.compile(pnce.info_nce, backend=aot_autograd(fw_compiler=counted), dynamic=False)(x, y).backward()
+        assert 64 * 64 // 16 <= max(sizes) < 64 * 64 // 2
+
+    @pytest.mark.skipif(release() < (2, 11), reason="older releases do not trace steps")
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("name", ["info_nce", "clip", "nt_xent", "supcon", "siglip", "moco queue"])
+    def test_compiled_steps_of_an_uncompiled_loss(name: str, dtype: str) -> None:
+        import torch
+
+        found = []
+        for variant in ("torch-halves", "torch-fused"):
+            with started(variant).active():
+                for rows in (6, 8):
+                    function, learned, others = call_of(name, rows, "float32")
+                    tensors = [torch.tensor(x, requires_grad=True) for x in learned]
+                    value = function(*(x.to(getattr(torch, dtype)) for x in tensors), *map(torch.asarray, others))
+                    value.backward()
+                    found.append([value.detach().double().numpy(), *(x.grad.numpy() for x in tensors)])  # type: ignore[union-attr]
+        for uncompiled, compiled in zip(found[:2], found[2:], strict=True):
+            close(compiled, uncompiled, 1e-5 if dtype == "float32" else 2e-2)
 
     @pytest.mark.usefixtures("emulated")
     @pytest.mark.parametrize("name", WAYS)
