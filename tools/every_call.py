@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import portable_nce as pnce
@@ -37,8 +38,8 @@ def main(names: list[str]) -> int:
                     run(variant, case)
                 except Exception as error:  # noqa: BLE001  (warnings are errors; all are reported)
                     errors.append(f"{case.name}: {type(error).__name__}: {error}")
-        version = getattr(importlib.import_module(variant.module), "__version__", "of unknown version")
-        print(f"{variant.name}: {variant.module} {version}, {len(CASES)} calls, {len(errors)} failed")
+        release = f"{variant.library} {version(variant.library)}"
+        print(f"{variant.name}: {release}, {len(CASES)} calls, {len(errors)} failed", flush=True)
         print(*errors, sep="\n", end="\n" if errors else "")
         failed += len(errors)
     return failed
