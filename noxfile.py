@@ -562,8 +562,12 @@ def integration(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def minimums(session: nox.Session) -> None:
-    """Run a part of the suite on the lowest declared versions."""
+    """Run a part of the suite on the lowest declared versions; every call on them and the newest, without warnings."""
     lowest = environment(session, "minimums")
+    call = "python", "-W", "error", str(ROOT / "tools" / "every_call.py")
+    lowest.run(*call, "numpy", "array-api-strict-strictest", "jax-x64")
+    further = [name for name in ("mparray", "mlx") if name not in NOT_RUN]
+    environment(session, "all").run(*call, "numpy", "array-api-strict-strictest", "jax-x64", *further)
     # Without exact arithmetic: mparray needs a newer NumPy.
     pytest(lowest, "minimums-numpy", *SUITE, "-k", "test_case or contract or saturation")
     strictest = "--variant=array-api-strict-strictest", "-k", "test_case"

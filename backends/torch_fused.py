@@ -54,7 +54,7 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
         try:
             # Otherwise lengths that are equal in the first call would have to be equal in all calls.
             with _ONE_AT_A_TIME, shapes.patch(use_duck_shape=False):
-                return chosen(*arguments)
+                return chosen(*_constant(arguments))
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             if chosen is step:
                 raise
@@ -69,3 +69,13 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
 def _root(name: str) -> str:
     """The variable in an expression such as ``spec.facts[0]``."""
     return re.split(r"\W", name.removeprefix("L['"), maxsplit=1)[0]
+
+
+def _constant(tree: Any) -> Any:
+    """Nested tuples with tensors that need no gradient: whether one does would be part of the kind of a step."""
+    if isinstance(tree, torch.Tensor):
+        return tree.detach() if tree.requires_grad else tree
+    if isinstance(tree, (tuple, list)):
+        items = [_constant(x) for x in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    return tree

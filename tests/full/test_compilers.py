@@ -144,6 +144,7 @@ if WITH_TORCH:
     def test_a_large_compiled_batch_is_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         """No tensor of the graph has the size of the score matrix."""
         import torch
+        from functorch.compile import make_boxed_func
         from torch._dynamo.backends.common import aot_autograd
 
         monkeypatch.setattr(tiling, "_COMPILED_ENTRIES", 2**10)
@@ -152,7 +153,7 @@ if WITH_TORCH:
         def counted(graph: Any, _: Any) -> Any:
             made = [node.meta.get("val") for node in graph.graph.nodes]
             sizes.extend(int(x.numel()) for x in made if isinstance(x, torch.Tensor))
-            return graph.forward
+            return make_boxed_func(graph.forward)
 
         x, y = (torch.randn(64, 5, requires_grad=True) for _ in range(2))
         torch.compile(pnce.info_nce, backend=aot_autograd(fw_compiler=counted), dynamic=False)(x, y).backward()
