@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import wraps
 from random import Random
 from typing import Any, Literal, TypeAlias, overload
 
-from .._core.checks import as_integer, check_bool, check_choice, check_whole_number
+from .._core.checks import as_integer, check_bool, check_choice, check_whole_number, explained
 from .._core.namespace import common_namespace
-from .._core.types import AnyArray
+from .._core.types import AnyArray, Parameters, Result
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
 from .host import one_thread
@@ -28,6 +29,34 @@ CriticOption: TypeAlias = Literal["best", "separable", "joint"] | tuple[Callable
 
 CRITICS = {"best": SEPARABLE, "separable": SEPARABLE, "joint": JOINT}
 TRANSFORMS = ("ranks", "standardize")
+EXCEPTIONS = 3.0
+"""Number of pairs of the sample that the loss expects to be anything: N pairs without one allow a share of 3/N."""
+OTHER_NAMES = {
+    "seed": "rng",
+    "random_state": "rng",
+    "n_splits": "folds",
+    "cv": "folds",
+    "subjects": "groups",
+    "times": "order",
+    "z": "given",
+    "units": "nothing: results are in nats, divide them by log 2 for bits",
+}
+"""Options of mutual_information under the names of other libraries."""
+
+
+def _with_options_explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Function that names the right option for one under another library's name."""
+    call = explained(function)
+
+    @wraps(function)
+    def checked(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        for name in OTHER_NAMES.keys() & options.keys():
+            meant = OTHER_NAMES[name]
+            remedy = f"did you mean {meant!r}?" if meant.isidentifier() else f"pass {meant}"
+            raise TypeError(f"{name}: expected an option of {function.__name__}, got {name!r}; {remedy}")
+        return call(*args, **options)
+
+    return checked
 
 
 @overload
@@ -72,6 +101,7 @@ def mutual_information(
 ) -> ConditionalInformation: ...
 
 
+@_with_options_explained
 def mutual_information(
     x: Samples,
     y: Samples,
@@ -182,6 +212,7 @@ def mutual_information(
     return conditional(lambda a, b: _estimated(a, b, seed, **options), x, y, given)
 
 
+@_with_options_explained
 def information_by_column(
     x: Samples, y: Samples, /, *, names: Sequence[str] | None = None, rng: Any = None, **options: Any
 ) -> ColumnTable:
@@ -238,17 +269,14 @@ def _estimated(
     )
     family, name = _critic(critic)
     seed, random = _random(rng)
-    sample = sample_of(x, y, groups, order)
-    folds = sample.folds if folds is None else check_whole_number("folds", folds, least=2)
-    splits = sample.splits if splits is None else check_whole_number("splits", splits)
-    possible = sample.clusters.possible_folds()
-    if folds not in possible:
-        what = "blocks" if sample.clusters.ordered else "groups"
-        numbers = " to ".join(map(str, dict.fromkeys((possible[0], possible[-1]))))
-        raise ValueError(f"folds: expected {numbers} for these {what}, got {folds}")
+    folds = None if folds is None else check_whole_number("folds", folds, least=2)
+    splits = None if splits is None else check_whole_number("splits", splits)
+    sample = sample_of(x, y, groups, order, folds)
+    folds, splits = folds or sample.folds, splits or sample.splits
     with one_thread():
         library = HOST if isinstance(critic, str) else library_of(common_namespace(x=x, y=y)[1][0])
-        trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs))
+        exceptions = EXCEPTIONS / sample.pairs
+        trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs), exceptions=exceptions)
         width = OUTPUTS if name == "joint" else 1
         fitter = Fitter(trainer, transform, name == "own", name == "best" and sample.takes_kernels, seeds, width)
         study = Study(sample, fitter, folds, random)
@@ -258,7 +286,18 @@ def _estimated(
     kinds = Counter(name for names in found.names for name in names)
     used = " and ".join(f"{kind} in {count}" for kind, count in kinds.items()) + f" of {len(found.names)} reports"
     settings = Settings(
-        sample.pairs, len(sample.clusters.rows), folds, splits, used, transform, seeds, steps, batch, seed, version()
+        sample.pairs,
+        len(sample.clusters.rows),
+        folds,
+        splits,
+        used,
+        transform,
+        seeds,
+        steps,
+        batch,
+        exceptions,
+        seed,
+        version(),
     )
     return reported(found, flags, settings)
 

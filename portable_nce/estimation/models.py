@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from .._core.namespace import namespace_of
+from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .critics import mean_loss, row_losses
 from .dependence import row_keys
@@ -15,10 +16,12 @@ from .host import on_host
 from .kernels import MOST_COLUMNS, Kernels, fitted_kernels
 from .training import Trainer, best_start
 
-__all__ = ["Fitter", "Model", "judged"]
+__all__ = ["Fitter", "Judged", "Model", "judged"]
 
 CHUNK = 2**22
 """Numbers held at a time."""
+MOST_CLUSTERS = 500
+"""Clusters of a report up to which losses between clusters are computed."""
 MIXTURES = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.5, 0.0), (0.0, 0.5))
 """Candidate weights of the scores of networks and of kernels."""
 LATTICE = 40
@@ -92,7 +95,7 @@ class Fitter(NamedTuple):
 
         if self.own:
             return self._own(scaled, train, stop, random, update)
-        start = best_start(scaled(*train), scaled(*stop))
+        start = best_start(scaled(*train), scaled(*stop), self.trainer.exceptions)
 
         def prepared(x: Array, y: Array) -> Pairs:
             return start.applied(scaled(x, y)).single()
@@ -114,7 +117,7 @@ class Fitter(NamedTuple):
         candidates = [*_spaces(both[0])]
         kernels = fitted_kernels(both[0], candidates)
         networks = Model(prepared, of_networks, self.width, ("network",), converged)
-        return _mixed(networks, kernels, *both)
+        return _mixed(networks, kernels, *both, self.trainer.exceptions)
 
     def _own(
         self,
@@ -150,10 +153,10 @@ def _spaces(train: Pairs) -> list[int]:
     return spaces
 
 
-def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs) -> Model:
+def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs, exceptions: float) -> Model:
     """Mixture of networks and kernels with the best bound on the stopping pairs."""
     first, second = networks.scores(stop, stop), kernels.scores(stop, stop)
-    a, b = min(MIXTURES, key=lambda weights: mean_loss(weights[0] * first + weights[1] * second))
+    a, b = min(MIXTURES, key=lambda weights: mean_loss(weights[0] * first + weights[1] * second, exceptions))
     whole = kernels.with_centres(train.joined(stop))
 
     def scores(x: Pairs, y: Pairs) -> Array:
@@ -167,20 +170,52 @@ def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs) -> Mode
     return networks._replace(scores=scores, names=names)
 
 
-def judged(model: Model, x: Array, y: Array) -> tuple[list[float], list[float]]:
-    """InfoNCE losses of the rows, and column sums of the softmax minus 1, the gradient by an offset of the column."""
+class Judged(NamedTuple):
+    """Losses of held-out pairs.
+
+    Attributes
+    ----------
+    losses : list of float
+        Loss of each row.
+    slopes : list of float
+        Gradient of the sum of the losses by the weight of each pair as a column.
+    largest : float
+        Largest mean loss of the rows of a cluster with the columns of any cluster; of more than `MOST_CLUSTERS`, of a
+        row with a column, which is larger.
+    """
+
+    losses: list[float]
+    slopes: list[float]
+    largest: float
+
+
+def judged(model: Model, x: Array, y: Array, labels: Sequence[int], exceptions: float) -> Judged:
+    """Losses of rows of x and y of some clusters, given by the cluster of each row."""
     pairs = model.prepared(x, y)
-    count = pairs.number
+    count, like = pairs.number, pairs.x.features
+    xp = namespace_of(like)
+    sizes = Counter(labels)
+    members: Array | None = None
+    if len(sizes) < count and len(sizes) <= MOST_CLUSTERS:
+        means = [[1.0 / sizes[c] if c == label else 0.0 for c in sizes] for label in labels]
+        members = xp.asarray(means, dtype=like.dtype, device=device_of(like))
     size = max(1, CHUNK // (count * model.width))
     losses: list[float] = []
-    shares = [-1.0] * count
+    slopes = [0.0] * count
+    largest, between = 0.0, None
     for start in range(0, count, size):
-        rows = pairs.select(range(start, min(start + size, count)))
-        each, softmax = row_losses(model.scores(rows, pairs), start)
-        losses += _listed(each)
-        sums = namespace_of(softmax).sum(softmax, axis=0)
-        shares = [a + b for a, b in zip(shares, _listed(sums), strict=True)]
-    return losses, shares
+        chosen = range(start, min(start + size, count))
+        found = row_losses(model.scores(pairs.select(chosen), pairs), exceptions, start)
+        losses += _listed(found.losses)
+        sums = xp.sum(found.share[:, None] * (found.softmax - 1.0 / count), axis=0)
+        slopes = [a + b for a, b in zip(slopes, _listed(sums), strict=True)]
+        of_pairs = -xp.log((1.0 - exceptions) * found.softmax + exceptions / count)
+        if members is None:
+            largest = max(largest, float(xp.max(of_pairs)))
+        else:
+            some = members[chosen[0] : chosen[-1] + 1, :].T @ (of_pairs @ members)
+            between = some if between is None else between + some
+    return Judged(losses, slopes, largest if between is None else float(xp.max(between)))
 
 
 def _listed(x: Array) -> list[float]:

@@ -14,10 +14,10 @@ FLAGS = {
     "one group dominates": "a group has half of the rows: no error can be given",
     "serial dependence": "neighbouring rows are alike in x and in y: pass order= for a series, or groups=",
     "null above zero": "y shifted along x seems to know x: pass groups= or order=",
-    "near copies": "rows seem to be noisy copies of others: pass groups=, with a label of each original",
+    "near copies": "rows seem to be noisy copies of others: pass groups=, labels of originals, or range(N) for draws",
     "repeated rows": "equal rows were kept together and counted once: leave copies out, or pass groups=",
     "at the ceiling": "more pairs would show more: read `lower` alone",
-    "nothing found": "the bound is within two errors of 0, which says nothing about an upper value",
+    "nothing found": "the bound is within two errors of 0: little dependence, or one that these critics do not find",
     "still growing": "half of the pairs show much less: read `lower` alone",
     "not converged": "the training used all steps: pass a larger steps= (--steps)",
 }
@@ -42,6 +42,8 @@ class Settings(NamedTuple):
         Inputs of the critics.
     seeds, steps, batch : int
         Options of the training.
+    exceptions : float
+        Share of pairs that the loss expects to be anything.
     seed : int or None
         Seed of the random numbers; None if a `random.Random` was passed.
     version : str
@@ -57,6 +59,7 @@ class Settings(NamedTuple):
     seeds: int
     steps: int
     batch: int
+    exceptions: float
     seed: int | None
     version: str
 
