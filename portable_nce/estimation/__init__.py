@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .information import information_by_column, mutual_information
+from .independence import IndependenceTest
+from .information import independence_test, information_by_column, mutual_information
 from .relations import ColumnInformation, ColumnTable, ConditionalInformation
 from .result import MutualInformation, Settings
 
@@ -10,8 +11,10 @@ __all__ = [
     "ColumnInformation",
     "ColumnTable",
     "ConditionalInformation",
+    "IndependenceTest",
     "MutualInformation",
     "Settings",
+    "independence_test",
     "information_by_column",
     "mutual_information",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -14,15 +15,16 @@ from .._core.types import AnyArray, Parameters, Result
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
 from .host import one_thread
+from .independence import LEAST_CLUSTERS, IndependenceTest, fisher, tested
 from .models import Fitter
 from .relations import ColumnTable, ConditionalInformation, by_column, conditional
 from .reporting import reported
-from .result import MutualInformation, Settings
+from .result import WITHHOLDING, MutualInformation, Settings
 from .sample import sample_of
 from .study import Study
 from .training import HOST, Trainer, library_of
 
-__all__ = ["information_by_column", "mutual_information"]
+__all__ = ["independence_test", "information_by_column", "mutual_information"]
 
 Samples: TypeAlias = AnyArray | Sequence[Any]
 CriticOption: TypeAlias = Literal["best", "separable", "joint"] | tuple[Callable[[Any, Any, Any], Any], Any]
@@ -255,6 +257,77 @@ def information_by_column(
     seed, random = _random(rng)
     seed = random.getrandbits(32) if seed is None else seed
     return by_column(lambda a, b: mutual_information(a, b, rng=seed, **options), x, y, names)
+
+
+@_with_options_explained
+def independence_test(
+    x: Samples,
+    y: Samples,
+    /,
+    *,
+    groups: Sequence[Any] | AnyArray | None = None,
+    order: Sequence[Any] | AnyArray | None = None,
+    rng: Any = None,
+    permutations: int = 999,
+) -> IndependenceTest:
+    """Test whether two arrays are independent, by permutations of held-out pairs.
+
+    The pairs are divided at random: 40 % fit a critic, and the next 30 % are tested by it; 70 % fit another, and the
+    last 30 % are tested by that. A part's probability is the rank of its score among permutations of its y. Given the
+    pairs before, it is uniform or larger if x and y are independent, whatever the critic; so Fisher's method may
+    combine both, and the level holds for any number of pairs. Critics are Gaussian and kernel density ratios in closed
+    form, without training.
+
+    Parameters
+    ----------
+    x, y : array or sequence, shape (N, Dx) and (N, Dy), or (N,)
+        Paired samples, as in `mutual_information`.
+    groups : sequence of N labels, optional
+        Labels of dependent pairs: whole groups of like sizes change places, cut to the smallest.
+    order : sequence of N numbers, optional
+        Times of the rows of a series. Parts follow one another, and y is shifted against x, by a correlation time or
+        more: the level holds about, for stationary series.
+    rng : int, random.Random or numpy.random.Generator, optional
+        Seed or generator; None uses a new seed in each call. Choose it before you see a result.
+    permutations : int, default: 999
+        Number of permutations of each part.
+
+    Returns
+    -------
+    IndependenceTest
+        Named tuple with `p`, the probabilities of the parts, and a readable `repr`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `mutual_information`, or if there are fewer than 20 independent rows, groups, or blocks of a series.
+
+    References
+    ----------
+    Fisher (1932), "Statistical Methods for Research Workers", 4th edition, section 21.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, noise = np.random.default_rng(0).normal(size=(2, 200))
+    >>> pnce.estimation.independence_test(x, x**2 + noise, rng=0).p < 0.01
+    True
+    """
+    permutations = check_whole_number("permutations", permutations, least=19)
+    seed, random = _random(rng)
+    sample = sample_of(x, y, groups, order, None)
+    if len(sample.clusters.rows) < LEAST_CLUSTERS:
+        name = "groups" if groups is not None else "order" if order is not None else "x"
+        what = "blocks of a correlation time" if order is not None else "rows or groups"
+        got = len(sample.clusters.rows)
+        raise ValueError(f"{name}: expected at least {LEAST_CLUSTERS} independent {what} for a test, got {got}")
+    with one_thread():
+        flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
+        parts = tested(sample, permutations, random)
+    p = math.nan if WITHHOLDING & {*flags} else fisher([p for _, _, p in parts])
+    count, number = len(sample.clusters.rows), None if sample.clusters.ordered else permutations
+    return IndependenceTest(p, tuple(parts), sample.pairs, count, flags, number, seed, version())
 
 
 def _estimated(

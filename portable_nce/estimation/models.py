@@ -16,7 +16,7 @@ from .host import on_host
 from .kernels import MOST_COLUMNS, Kernels, fitted_kernels
 from .training import Trainer, best_start
 
-__all__ = ["Fitter", "Judged", "Model", "judged"]
+__all__ = ["Fitter", "Judged", "Model", "judged", "spaces_of"]
 
 CHUNK = 2**22
 """Numbers held at a time."""
@@ -114,7 +114,7 @@ class Fitter(NamedTuple):
         converged = all(model.converged for model in models)
         if not self.kernels:
             return Model(prepared, of_networks, self.width, ("network",), converged)
-        candidates = [*_spaces(both[0])]
+        candidates = spaces_of(both[0])
         kernels = fitted_kernels(both[0], candidates)
         networks = Model(prepared, of_networks, self.width, ("network",), converged)
         return _mixed(networks, kernels, *both, self.trainer.exceptions)
@@ -140,7 +140,7 @@ class Fitter(NamedTuple):
         return Model(scaled, scores, 1, ("own",), all(model.converged for model in models))
 
 
-def _spaces(train: Pairs) -> list[int]:
+def spaces_of(train: Pairs) -> list[int]:
     """Spaces of kernels: original columns if few (0), and leading canonical coordinates."""
     widths = [inputs.scores.shape[1] for inputs in train]
     small = [

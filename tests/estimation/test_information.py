@@ -218,6 +218,7 @@ def test_the_limit_of_a_mean() -> None:
 
 
 def test_options_of_other_libraries_are_named() -> None:
+    call: Any = mutual_information
     for name, words in (
         ("seed", "did you mean 'rng'"),
         ("random_state", "did you mean 'rng'"),
@@ -228,9 +229,9 @@ def test_options_of_other_libraries_are_named() -> None:
         with pytest.raises(
             TypeError, match=f"{name}: expected an option of mutual_information, got '{name}'; .*{words}"
         ):
-            mutual_information(X, X, **{name: 3})
+            call(X, X, **{name: 3})
     with pytest.raises(TypeError, match="mutual_information: expected x, y, got too few"):
-        mutual_information(X)
+        call(X)
 
 
 FEW = np.arange(40.0)
