@@ -557,8 +557,8 @@ def designs() -> tuple[Design, ...]:
         Design("near copies × 20, 0.02", COPIES, copied(40, 20, 2e-2, 0.0), 0.0),
         Design("a number of each of 30 subjects, groups=", SUBJECTS, numbers_of_subjects(30, 10, told=True), 0.0),
         Design("a number of each of 30 subjects, not told", UNNOTICED, numbers_of_subjects(30, 10, told=False), 0.0),
-        Design("maps of 20 × 20, order=", MAPS, maps(20, 1.5, shuffled=False, told=True), 0.0),
-        Design("maps of 20 × 20, shuffled", UNNOTICED, maps(20, 1.5, shuffled=True, told=False), 0.0),
+        Design("smooth maps of 20 × 20, order=", MAPS, maps(20, 3.0, shuffled=False, told=True), 0.0),
+        Design("smooth maps of 20 × 20, shuffled", UNNOTICED, maps(20, 3.0, shuffled=True, told=False), 0.0),
     ]
     return tuple(found)
 

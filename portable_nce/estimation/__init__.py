@@ -6,6 +6,7 @@ from .independence import IndependenceTest
 from .information import independence_test, information_by_column, mutual_information
 from .relations import ColumnInformation, ColumnTable, ConditionalInformation
 from .result import MutualInformation, Settings
+from .texts import ResultTable, TableRow, table
 
 __all__ = [
     "ColumnInformation",
@@ -13,10 +14,13 @@ __all__ = [
     "ConditionalInformation",
     "IndependenceTest",
     "MutualInformation",
+    "ResultTable",
     "Settings",
+    "TableRow",
     "independence_test",
     "information_by_column",
     "mutual_information",
+    "table",
 ]
 
 __dir__ = __all__.copy  # what completion offers

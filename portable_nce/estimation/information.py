@@ -14,7 +14,7 @@ from .._core.namespace import common_namespace
 from .._core.types import AnyArray, Parameters, Result
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
-from .host import one_thread
+from .host import library_name, one_thread
 from .independence import LEAST_CLUSTERS, IndependenceTest, fisher, tested
 from .models import Fitter
 from .relations import ColumnTable, ConditionalInformation, by_column, conditional
@@ -363,6 +363,7 @@ def _estimated(
         len(sample.clusters.rows),
         folds,
         splits,
+        sample.unit,
         used,
         transform,
         seeds,
@@ -371,6 +372,7 @@ def _estimated(
         exceptions,
         seed,
         version(),
+        library_name(sample.x),
     )
     return reported(found, flags, settings)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from .._core.namespace import device_of, namespace_of
+from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .critics import mean_loss, row_losses
 from .dependence import row_keys
@@ -20,8 +20,6 @@ __all__ = ["Fitter", "Judged", "Model", "judged", "spaces_of"]
 
 CHUNK = 2**22
 """Numbers held at a time."""
-MOST_CLUSTERS = 500
-"""Clusters of a report up to which losses between clusters are computed."""
 MIXTURES = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.5, 0.0), (0.0, 0.5))
 """Candidate weights of the scores of networks and of kernels."""
 LATTICE = 40
@@ -180,8 +178,7 @@ class Judged(NamedTuple):
     slopes : list of float
         Gradient of the sum of the losses by the weight of each pair as a column.
     largest : float
-        Largest mean loss of the rows of a cluster with the columns of any cluster; of more than `MOST_CLUSTERS`, of a
-        row with a column, which is larger.
+        Largest loss of any row with any column.
     """
 
     losses: list[float]
@@ -189,33 +186,23 @@ class Judged(NamedTuple):
     largest: float
 
 
-def judged(model: Model, x: Array, y: Array, labels: Sequence[int], exceptions: float) -> Judged:
-    """Losses of rows of x and y of some clusters, given by the cluster of each row."""
+def judged(model: Model, x: Array, y: Array, exceptions: float) -> Judged:
+    """Losses of rows of x and y."""
     pairs = model.prepared(x, y)
-    count, like = pairs.number, pairs.x.features
-    xp = namespace_of(like)
-    sizes = Counter(labels)
-    members: Array | None = None
-    if len(sizes) < count and len(sizes) <= MOST_CLUSTERS:
-        means = [[1.0 / sizes[c] if c == label else 0.0 for c in sizes] for label in labels]
-        members = xp.asarray(means, dtype=like.dtype, device=device_of(like))
+    count = pairs.number
     size = max(1, CHUNK // (count * model.width))
     losses: list[float] = []
     slopes = [0.0] * count
-    largest, between = 0.0, None
+    smallest = 1.0
     for start in range(0, count, size):
-        chosen = range(start, min(start + size, count))
-        found = row_losses(model.scores(pairs.select(chosen), pairs), exceptions, start)
+        rows = pairs.select(range(start, min(start + size, count)))
+        found = row_losses(model.scores(rows, pairs), exceptions, start)
+        xp = namespace_of(found.losses)
         losses += _listed(found.losses)
         sums = xp.sum(found.share[:, None] * (found.softmax - 1.0 / count), axis=0)
         slopes = [a + b for a, b in zip(slopes, _listed(sums), strict=True)]
-        of_pairs = -xp.log((1.0 - exceptions) * found.softmax + exceptions / count)
-        if members is None:
-            largest = max(largest, float(xp.max(of_pairs)))
-        else:
-            some = members[chosen[0] : chosen[-1] + 1, :].T @ (of_pairs @ members)
-            between = some if between is None else between + some
-    return Judged(losses, slopes, largest if between is None else float(xp.max(between)))
+        smallest = min(smallest, float(xp.min(found.softmax)))
+    return Judged(losses, slopes, -math.log((1.0 - exceptions) * smallest + exceptions / count))
 
 
 def _listed(x: Array) -> list[float]:

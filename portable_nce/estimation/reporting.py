@@ -44,7 +44,8 @@ def reported(found: Found, given: Sequence[str], settings: Settings) -> MutualIn
         flags.append("still growing")
     if not found.converged:
         flags.append("not converged")
-    lower = whole.value - max(whole.margin, margin_of_exceptions(found.whole)) - ROUNDINGS
+    unseen = margin_of_exceptions(found.whole, whole="equal rows" in settings.unit)
+    lower = whole.value - max(whole.margin, unseen) - ROUNDINGS
     # A share of exceptions that the loss expects lowers the bound of a relation without any.
     mixed = -math.log1p(-settings.exceptions)
     estimate, low, high = likely.value, lower, most.value + most.margin + mixed + ROUNDINGS

@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from .display import draw
+from .texts import Units, report
 
 __all__ = ["FLAGS", "WITHHOLDING", "MutualInformation", "Settings"]
 
@@ -36,6 +37,8 @@ class Settings(NamedTuple):
         Number of rows, and of groups of rows that were never divided.
     folds, splits : int
         Number of folds, and of random divisions into folds whose bounds were averaged.
+    unit : {"pairs", "groups", "groups of equal rows", "blocks"}
+        What counts as one independent draw: rows, the groups of `groups=`, equal rows, or blocks of a series.
     critic : str
         Kinds of critics, and the number of reports by each.
     transform : str
@@ -46,14 +49,15 @@ class Settings(NamedTuple):
         Share of pairs that the loss expects to be anything.
     seed : int or None
         Seed of the random numbers; None if a `random.Random` was passed.
-    version : str
-        Version of this package.
+    version, library : str
+        Version of this package, and name and version of the library that computed.
     """
 
     pairs: int
     groups: int
     folds: int
     splits: int
+    unit: str
     critic: str
     transform: str
     seeds: int
@@ -62,6 +66,11 @@ class Settings(NamedTuple):
     exceptions: float
     seed: int | None
     version: str
+    library: str
+
+    def described(self) -> str:
+        """Number of pairs, and of the groups or blocks that they are in."""
+        return f"{self.pairs} pairs" + ("" if self.unit == "pairs" else f" in {self.groups} {self.unit}")
 
 
 class MutualInformation(NamedTuple):
@@ -121,20 +130,23 @@ class MutualInformation(NamedTuple):
     def sentence(self) -> str:
         """One sentence for a paper: number, confidence, pairs, critic, version and seed."""
         made = self.settings
-        units = f"{made.pairs} pairs" if made.groups == made.pairs else f"{made.pairs} pairs in {made.groups} groups"
         how = (
             f"InfoNCE of held-out pairs, {made.critic}, {made.splits} x {made.folds} folds, portable_nce {made.version}"
             + ("" if made.seed is None else f", seed {made.seed}")
         )
         if math.isnan(self.lower):
             reasons = ", ".join(flag for flag in self.flags if flag in WITHHOLDING)
-            return f"No lower limit of the mutual information can be given ({reasons}; {units}; {how})."
+            return f"No lower limit of the mutual information can be given ({reasons}; {made.described()}; {how})."
         limit = max(self.lower, 0.0)
         notes = "".join(f"; {flag}" for flag in self.flags)
         return (
             f"The mutual information is at least {limit:.3f} nats ({limit / math.log(2.0):.3f} bits) with 95 % "
-            f"confidence ({units}; {how}{notes})."
+            f"confidence ({made.described()}; {how}{notes})."
         )
+
+    def report(self, *, units: Units = "nats") -> str:
+        """Paragraph for the methods section of a paper, with its references; numbers in nats or bits."""
+        return report(self, units, WITHHOLDING, FLAGS)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the learning curve, the extrapolation, the ceiling and the flags with Matplotlib; return the axes."""

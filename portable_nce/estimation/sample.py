@@ -45,6 +45,15 @@ class Sample(NamedTuple):
         return int(self.x.shape[0])
 
     @property
+    def unit(self) -> str:
+        """What counts as one independent draw."""
+        if self.clusters.ordered:
+            return "blocks"
+        if len(self.clusters.rows) == self.pairs:
+            return "pairs"
+        return "groups of equal rows" if self.ungrouped else "groups"
+
+    @property
     def folds(self) -> int:
         """Default number of folds: more for few clusters, so that more of them train."""
         return 3 if len(self.clusters.rows) >= MANY else min(5, len(self.clusters.rows) // 2)

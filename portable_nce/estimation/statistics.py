@@ -27,8 +27,8 @@ class Fold(NamedTuple):
 
     The bound is ``log n`` minus the mean of n losses. The influence of a pair (infinitesimal jackknife) is the sum of
     its effects as a row, by its loss, and as a column, by its softmax shares of all rows. A bootstrap would be wrong,
-    since a pair drawn twice is its own negative. `fall`: by how much the bound of a cluster may be below that of all,
-    which an exception that the sample does not have would be.
+    since a pair drawn twice is its own negative. `fall`: by how much a pair that the sample does not have may be below
+    the bound, the least value of any x of the report with any of its y.
     """
 
     bound: float
@@ -93,8 +93,11 @@ def summary(folds: Sequence[Fold]) -> Summary:
     return Summary(value, math.sqrt(variance), total**2 / squares - len(folds))
 
 
-def margin_of_exceptions(splits: Sequence[Sequence[Fold]]) -> float:
-    """One-sided 5 % margin below the mean of splits that allows for exceptions that the sample does not have."""
+def margin_of_exceptions(splits: Sequence[Sequence[Fold]], *, whole: bool) -> float:
+    """One-sided 5 % margin below the mean of splits that allows for pairs that the sample does not have.
+
+    `whole`: an exception is a whole cluster, as of equal rows, and not one pair of a cluster.
+    """
     squares = []
     for folds in splits:
         sums: dict[tuple[int, int], float] = {}
@@ -103,7 +106,8 @@ def margin_of_exceptions(splits: Sequence[Sequence[Fold]]) -> float:
                 sums[number, cluster] = sums.get((number, cluster), 0.0) - influence
         factor = len(sums) / sum(len(fold.influence) for fold in folds)
         falls = [factor * each for each in sums.values()]
-        squares.append(limit_of_mean(falls, max(fold.fall for fold in folds)) ** 2)
+        fall = max(fold.fall for fold in folds) * (1.0 if whole else factor)
+        squares.append(limit_of_mean(falls, fall) ** 2)
     return math.sqrt(math.fsum(squares) / len(squares))
 
 

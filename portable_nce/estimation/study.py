@@ -88,12 +88,11 @@ class Study(NamedTuple):
         labels: list[int] = []
         fall = 0.0
         for piece in (parts.report[i::fraction] for i in range(min(fraction, len(parts.report)))):
-            of_rows = clusters.labels(piece)
-            losses, slopes, largest = judged(model, *rows(piece), of_rows, self.fitter.trainer.exceptions)
+            losses, slopes, largest = judged(model, *rows(piece), self.fitter.trainer.exceptions)
             mean = math.fsum(losses) / len(losses)
             bounds.append((math.log(len(losses)) - mean, len(losses)))
             influence += [mean - loss - slope for loss, slope in zip(losses, slopes, strict=True)]
-            labels += of_rows
+            labels += clusters.labels(piece)
             fall = max(fall, largest - mean)
         value = math.fsum(bound * count for bound, count in bounds) / len(influence)
         return Fold(value, influence, labels, fall), model.names, model.converged

@@ -269,8 +269,8 @@ def test_the_joint_critic_is_a_network_of_pairs() -> None:
 
 @pytest.mark.parametrize("factors", [2, 4])
 def test_products_of_signs_are_found(factors: int) -> None:
-    x = np.random.default_rng(0).normal(size=(300, 4))
-    found = estimate(x, np.sign(x[:, :factors]).prod(axis=1), steps=150)
+    x = np.random.default_rng(0).normal(size=(400, 4))
+    found = estimate(x, np.sign(x[:, :factors]).prod(axis=1))
     assert 0.3 < found.lower < math.log(2.0)
 
 
