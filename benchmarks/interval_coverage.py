@@ -20,6 +20,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Final
 
+import independence
 import numpy as np
 from known_information import UNNOTICED, designs, gaussian, kraskov, problems
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -88,7 +89,7 @@ def run(record: Record, repeats: int, only: str, save: Callable[[Record], None])
     known = [case for case in cases() if only in f"{case[0]} {case[1]['kind']}"]
     record["machine"] = f"{platform.machine()}, {platform.system()}, one thread; NumPy {np.__version__}"
     if "cases" in record and record.get("method") != METHOD:
-        record["earlier"] = {name: total(record, independent, name) for name in ("above", "covered")}
+        record["earlier"] = {name: total(record, has_independent_rows, name) for name in ("above", "covered")}
         record["cases"] = {}
     record["method"] = METHOD
     record.setdefault("cases", {})
@@ -176,7 +177,7 @@ def total(record: Record, wanted: Callable[[Mapping[str, Any]], bool], name: str
     return summarised(runs)[name] if runs else (0, 0)
 
 
-def independent(entry: Mapping[str, Any]) -> bool:
+def has_independent_rows(entry: Mapping[str, Any]) -> bool:
     """Whether a case has independent rows."""
     return not entry["kind"].startswith(DEPENDENT)
 
@@ -185,7 +186,7 @@ def document(record: Record) -> str:
     """The page."""
 
     def apart(entry: Mapping[str, Any]) -> bool:
-        return independent(entry) and not entry["held_out"]
+        return has_independent_rows(entry) and not entry["held_out"]
 
     def kept(entry: Mapping[str, Any]) -> bool:
         return bool(entry["held_out"])
@@ -239,6 +240,49 @@ def document(record: Record) -> str:
 {table(record)}
 
 The limits and flags of each problem are in [coverage.json](coverage.json).
+
+## Dependence that nothing tells
+
+Independent arrays of dependent rows, without `groups=` and `order=`; the truth is 0.
+
+{unnoticed(record)}
+{independence_tests()}"""
+
+
+def unnoticed(record: Record) -> str:
+    """Largest limit of each sample whose dependence nothing tells, if one was given."""
+    lines = ["| sample | runs | `lower` above 0 | largest `lower` |", "|---|---:|---:|---:|"]
+    for name, entry in record["cases"].items():
+        if UNNOTICED in entry["kind"] and entry["runs"]:
+            limits = [run["lower"] for run in entry["runs"].values() if run["lower"] is not None]
+            largest = f"{max(limits):.2f}" if limits else "withheld"
+            lines.append(f"| {name} | {len(entry['runs'])} | {of(share(x > 0.0 for x in limits))} | {largest} |")
+    return "\n".join(lines)
+
+
+def independence_tests() -> str:
+    """Level and power of the test of independence, from the record of independence.py."""
+    if not independence.RECORD.exists():
+        return ""
+    record = json.loads(independence.RECORD.read_text(encoding="utf-8"))
+    made = fill(
+        f"`python benchmarks/independence.py` tests arrays that are independent, and the first {independence.PAIRS} "
+        f"pairs of problems with known information, next to permutation tests ({independence.PERMUTATIONS} "
+        f"permutations) of Kraskov's nearest neighbours, of the distance covariance, and of HSIC with Gaussian kernels "
+        f"as wide as the median distance. Seeds are not those of the tests. Counted are probabilities of at most "
+        f"{100 * independence.LEVEL:.0f} %.",
+        120,
+    )
+    return f"""
+## Test of independence
+
+{made}
+
+{independence.levels(record)}
+
+![Power of the tests by problem](independence.png)
+
+{independence.powers(record)}
 """
 
 

@@ -14,7 +14,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .features import CriticInputs, Pairs
 
-__all__ = ["JOINT", "SEPARABLE", "Critic", "RowLosses", "gaussian", "mean_loss", "own", "row_losses"]
+__all__ = ["JOINT", "SEPARABLE", "Critic", "CriticLosses", "gaussian", "mean_loss", "own", "row_losses"]
 
 HIDDEN, OUTPUTS = 64, 32
 
@@ -41,7 +41,7 @@ class Critic(NamedTuple):
 # --------------------------------------------------------------------------------------------------------------- losses
 
 
-class RowLosses(NamedTuple):
+class CriticLosses(NamedTuple):
     """Losses of rows, softmax of their scores, and its share in the probability of each positive."""
 
     losses: Array
@@ -49,7 +49,7 @@ class RowLosses(NamedTuple):
     share: Array
 
 
-def row_losses(scores: Array, exceptions: float, first: int = 0) -> RowLosses:
+def row_losses(scores: Array, exceptions: float, first: int = 0) -> CriticLosses:
     """InfoNCE of rows whose positives are on a diagonal from column `first`, by softmax mixed with chance.
 
     The probability of column j is ``(1 - exceptions) softmax[j] + exceptions / n``: a pair that scores rule out costs
@@ -61,7 +61,7 @@ def row_losses(scores: Array, exceptions: float, first: int = 0) -> RowLosses:
     rows = xp.arange(scores.shape[0], device=device_of(scores))
     positives = (1.0 - exceptions) * xp.take_along_axis(softmax, (rows + first)[:, None], axis=1)[:, 0]
     probabilities = positives + exceptions / count
-    return RowLosses(-xp.log(probabilities), softmax, positives / probabilities)
+    return CriticLosses(-xp.log(probabilities), softmax, positives / probabilities)
 
 
 def mean_loss(scores: Array, exceptions: float) -> float:

@@ -16,7 +16,7 @@ from .host import on_host
 from .kernels import MOST_COLUMNS, Kernels, fitted_kernels
 from .training import Trainer, best_start
 
-__all__ = ["Fitter", "Judged", "Model", "judged", "spaces_of"]
+__all__ = ["Fitter", "HeldOut", "Model", "judged", "spaces_of"]
 
 CHUNK = 2**22
 """Numbers held at a time."""
@@ -168,7 +168,7 @@ def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs, excepti
     return networks._replace(scores=scores, names=names)
 
 
-class Judged(NamedTuple):
+class HeldOut(NamedTuple):
     """Losses of held-out pairs.
 
     Attributes
@@ -186,7 +186,7 @@ class Judged(NamedTuple):
     largest: float
 
 
-def judged(model: Model, x: Array, y: Array, exceptions: float) -> Judged:
+def judged(model: Model, x: Array, y: Array, exceptions: float) -> HeldOut:
     """Losses of rows of x and y."""
     pairs = model.prepared(x, y)
     count = pairs.number
@@ -202,7 +202,7 @@ def judged(model: Model, x: Array, y: Array, exceptions: float) -> Judged:
         sums = xp.sum(found.share[:, None] * (found.softmax - 1.0 / count), axis=0)
         slopes = [a + b for a, b in zip(slopes, _listed(sums), strict=True)]
         smallest = min(smallest, float(xp.min(found.softmax)))
-    return Judged(losses, slopes, -math.log((1.0 - exceptions) * smallest + exceptions / count))
+    return HeldOut(losses, slopes, -math.log((1.0 - exceptions) * smallest + exceptions / count))
 
 
 def _listed(x: Array) -> list[float]:
