@@ -28,6 +28,8 @@ KEPT = 0.1
 """Least share of squared correlations that shrinking leaves: scores of 0 would tell nothing."""
 STRATUM, ALIKE = 6, 0.7
 """Fewest groups that are permuted among themselves, and the least size of a group relative to the largest."""
+MOST_FITTED, MOST_TESTED = 1000, 1000
+"""Pairs that kernels are fitted to, and pairs of a part that are tested: more of them show what these show."""
 CHUNK = 2**21
 """Numbers held at a time."""
 
@@ -97,10 +99,11 @@ def tested(sample: Sample, permutations: int, random: Random) -> list[tuple[int,
         if clusters.ordered:
             before = before[:-1]  # a block between training and test
         scores = _critic(sample, clusters.members(before), random)
+        part = _at_most(clusters, parts[number])
         if clusters.ordered:
-            rows, others = _shifts(clusters, parts[number])
+            rows, others = _shifts(clusters, part)
         else:
-            rows, others = _permutations(clusters, parts[number], permutations, random)
+            rows, others = _permutations(clusters, part, permutations, random)
         found.append((len(clusters.members(before)), len(rows), _rank(scores, sample, rows, others)))
     return found
 
@@ -127,6 +130,17 @@ def _divided(clusters: Clusters, random: Random) -> list[list[int]]:
         parts[place].append(c)
         done += size
     return parts
+
+
+def _at_most(clusters: Clusters, part: Sequence[int]) -> list[int]:
+    """First clusters of a part with at most `MOST_TESTED` rows, or one."""
+    kept, rows = [part[0]], len(clusters.rows[part[0]])
+    for c in part[1:]:
+        rows += len(clusters.rows[c])
+        if rows > MOST_TESTED:
+            break
+        kept.append(c)
+    return kept
 
 
 def _permutations(
@@ -191,14 +205,15 @@ def _critic(sample: Sample, rows: Sequence[int], random: Random) -> Callable[[Ar
         return start.applied(scaled(x, y))
 
     of_train, of_stop = prepared(*train), prepared(*stop)
-    kernels = fitted_kernels(of_train, spaces_of(of_train)) if sample.takes_kernels else None
-    if kernels is not None:
-        kernels = kernels.with_centres(of_train.joined(of_stop))
+    last, centres = (
+        pairs.select(range(max(0, pairs.number - MOST_FITTED), pairs.number))
+        for pairs in (of_train, of_stop.joined(of_train))
+    )
+    kernels = fitted_kernels(last, spaces_of(last)).with_centres(centres)
 
     def found(x: Array, y: Array) -> list[Array]:
         pairs = prepared(x, y)
-        linear = gaussian(start.squares, pairs)
-        return [linear] if kernels is None else [linear, kernels.scores(pairs, pairs)]
+        return [gaussian(start.squares, pairs), kernels.scores(pairs, pairs)]
 
     return found
 

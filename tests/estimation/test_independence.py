@@ -95,6 +95,15 @@ def test_rows_that_are_no_draws_have_no_probability() -> None:
     assert "cannot be tested (serial dependence" in found.sentence()
 
 
+def test_many_pairs_are_tested_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portable_nce.estimation.independence.MOST_TESTED", 100)
+    monkeypatch.setattr("portable_nce.estimation.independence.MOST_FITTED", 100)
+    x, noise = np.random.default_rng(0).normal(size=(2, 600))
+    found = independence_test(x, x**2 + noise, rng=0)
+    assert [(before, some) for before, some, _ in found.parts] == [(240, 100), (420, 100)]
+    assert found.p < 0.01
+
+
 def test_arrays_that_tell_nothing_are_independent() -> None:
     assert independence_test(np.ones(60), np.random.default_rng(0).normal(size=60), rng=0).p == 1.0
 
