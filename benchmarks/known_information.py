@@ -345,6 +345,11 @@ def same(x: Numbers) -> Numbers:
     return x
 
 
+def angle(x: Numbers) -> Numbers:
+    """Angles of points on a circle, as numbers."""
+    return np.arctan2(x[:, 1:], x[:, :1])
+
+
 def known(value: float) -> Callable[[], float]:
     """A truth in closed form."""
     return lambda: value
@@ -367,6 +372,7 @@ def cells(name: str, matrix: Any, pairs: int) -> Problem:
 
 
 EXCEPTIONS: Final = "rare exceptions"
+ANGLES: Final = "angles as numbers", "angles as cosine and sine"
 NONE, SMOOTH, WIGGLY, EDGES = "independent", "1 × 1 smooth", "1 × 1 wiggly", "1 × 1 edges"
 TABLES, PRODUCTS, SEVERAL, THIN, PICTURES = "tables", "interactions", "several columns", "thin", "pictures"
 
@@ -410,6 +416,10 @@ def problems() -> tuple[Problem, ...]:
         p("swiss roll", SEVERAL, swiss_roll, 500, known(1.0)),
         p("mixture of four", SEVERAL, mixture, 500, mixture_nats),
         p("patterns, 64 × 64", PICTURES, pictures, 500, known(math.log(10.0))),
+        *(
+            p(name, name, mapped(excepted_ring(0.0, 0.5), function), 300, lambda: excepted_ring_nats(0.0, 0.5))
+            for name, function in zip(ANGLES, (angle, same), strict=True)
+        ),
         exceptions("bits, 2 % exceptions of 60", 2, 0.02, 60),
         exceptions("bits, 0.5 % exceptions of 300", 2, 0.005, 300),
         exceptions("five codes, 1 % exceptions of 150", 5, 0.01, 150),

@@ -165,7 +165,7 @@ def mutual_information(
     batch : int, default: 256
         Pairs of a training step.
     progress : bool, default: True
-        Whether to show a progress bar (with tqdm, on a terminal), or else a line now and then.
+        Whether to show a progress bar (with tqdm, on a terminal), or else a line now and then, after two seconds.
 
     Returns
     -------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
-from portable_nce.estimation import critics, features, mutual_information
+from portable_nce.estimation import critics, display, features, mutual_information
 from portable_nce.estimation.statistics import (
     Fold,
     averaged,
@@ -272,6 +272,21 @@ def test_products_of_signs_are_found(factors: int) -> None:
     x = np.random.default_rng(0).normal(size=(400, 4))
     found = estimate(x, np.sign(x[:, :factors]).prod(axis=1))
     assert 0.3 < found.lower < math.log(2.0)
+
+
+def test_progress_is_shown_after_two_seconds(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    now = 0.0
+    monkeypatch.setattr("portable_nce.estimation.display.time.monotonic", lambda: now)
+    lines = []
+    with display.progress_bar(100) as bar:
+        for second in range(60):
+            now = float(second)
+            bar.update()
+            lines += capsys.readouterr().err.splitlines()
+    assert lines == ["critics: 4 of 100, 3 s", "critics: 35 of 100, 34 s"]
+    with display.progress_bar(0) as bar:
+        bar.update()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_picture() -> None:
