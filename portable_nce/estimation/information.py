@@ -132,6 +132,9 @@ def mutual_information(
     and stop, and one is used once, for the report; each pair is in one report of a split. Bounds of several splits are
     averaged. The error uses the influence of each pair (or group) as a row and as a column.
 
+    The softmax is mixed with a share 3/N of chance, so that a pair that the critic rules out costs log(N/3), and the
+    lower limit allows for such pairs where the sample has none.
+
     Parameters
     ----------
     x, y : array or sequence, shape (N, Dx) and (N, Dy), or (N,)
@@ -183,6 +186,8 @@ def mutual_information(
     ----------
     van den Oord et al. (2018), "Representation Learning with Contrastive Predictive Coding", arXiv:1807.03748.
     Chernozhukov et al. (2018), "Double/debiased machine learning", for cross-fitting.
+    Gaffke (2005), "Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
+    variable", for the lower limit where errors are not normal.
 
     Examples
     --------

@@ -79,7 +79,8 @@ class MutualInformation(NamedTuple):
     Attributes
     ----------
     lower : float
-        Exceeds the mutual information with a probability of at most 5 %, for independent rows or groups.
+        Exceeds the mutual information with a probability of at most 5 % for independent rows, also if there are
+        exceptions that the sample does not have; for groups, as far as the mean of groups is about normal.
     estimate, low, high : float
         The bound extrapolated to more pairs, and a range, if the learning curve goes on as from N/2 to N. No method
         has an upper limit that holds for all distributions.
