@@ -17,6 +17,7 @@ from portable_nce.estimation.statistics import (
     extrapolated,
     holm,
     limit_of_mean,
+    margin_of_exceptions,
     p_value,
     quantile,
     summary,
@@ -215,6 +216,13 @@ def test_the_limit_of_a_mean() -> None:
     means = weights @ deviations / weights.sum(axis=1)
     assert limit_of_mean(deviations[:-1], 3.0) == pytest.approx(np.quantile(means, 0.95), abs=0.01)
     assert limit_of_mean([0.0, 0.0], 0.0) == 0.0
+
+
+def test_an_unseen_exception_is_a_row_or_a_whole_group_of_copies() -> None:
+    folds = [Fold(0.5, [0.0] * 60, [k // 6 for k in range(60)], fall) for fall in (1.0, 2.0, 1.5)]
+    of_copies = 2.0 * (1.0 - 0.05 ** (1 / 30))  # one of 30 groups, at the largest fall
+    assert margin_of_exceptions([folds, folds], whole=True) == pytest.approx(of_copies, rel=0.01)
+    assert margin_of_exceptions([folds], whole=False) == pytest.approx(of_copies / 6.0, rel=0.01)
 
 
 def test_options_of_other_libraries_are_named() -> None:
