@@ -304,6 +304,8 @@ def independence_tests() -> str:
 ![Power of the tests by problem](independence.png)
 
 {independence.powers(record)}
+
+The probabilities are in [independence.json](independence.json).
 """
 
 
