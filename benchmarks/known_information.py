@@ -216,6 +216,11 @@ def circulant(count: int, shares: tuple[float, ...]) -> Numbers:
     )
 
 
+def excepted(count: int, share: float) -> Numbers:
+    """Table of x and y equal, but for a share of the pairs, whose y is any other value."""
+    return np.where(np.eye(count) > 0, 1.0 - share, share / (count - 1))
+
+
 def poisson(mean: float, scale: float) -> Draw:
     """A count with a mean that grows with a binary x: mean or scale times the mean."""
 
@@ -231,6 +236,27 @@ def poisson_nats(mean: float, scale: float) -> float:
     k = np.arange(200)
     logs = np.cumsum(np.log(np.maximum(k, 1)))
     return table_nats([np.exp(k * math.log(m) - m - logs) for m in (mean, mean * scale)])
+
+
+def excepted_ring(share: float, deviation: float) -> Draw:
+    """Angles of y near those of x, but for a share of the pairs, whose y is any angle; as points on circles."""
+
+    def draw(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
+        angle = rng.uniform(0.0, 2.0 * math.pi, size=count)
+        other = angle + deviation * rng.normal(size=count)
+        other = np.where(rng.uniform(size=count) < share, rng.uniform(0.0, 2.0 * math.pi, size=count), other)
+        x, y = (np.stack([np.cos(t), np.sin(t)], axis=1) for t in (angle, other))
+        return x, y
+
+    return draw
+
+
+def excepted_ring_nats(share: float, deviation: float) -> float:
+    """Mean log ratio of `excepted_ring`, for a deviation far below π."""
+    t = np.linspace(-math.pi, math.pi, 400_001)[:-1]
+    normal = np.exp(-0.5 * (t / deviation) ** 2) * math.sqrt(2.0 * math.pi) / deviation
+    ratio = (1.0 - share) * normal + share
+    return float((ratio * np.log(ratio)).mean())
 
 
 def ring(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
@@ -319,6 +345,11 @@ def same(x: Numbers) -> Numbers:
     return x
 
 
+def angle(x: Numbers) -> Numbers:
+    """Angles of points on a circle, as numbers."""
+    return np.arctan2(x[:, 1:], x[:, :1])
+
+
 def known(value: float) -> Callable[[], float]:
     """A truth in closed form."""
     return lambda: value
@@ -340,8 +371,16 @@ def cells(name: str, matrix: Any, pairs: int) -> Problem:
     return Problem(name, "tables", table(matrix), pairs, lambda: table_nats(matrix))
 
 
+EXCEPTIONS: Final = "rare exceptions"
+ANGLES: Final = "angles as numbers", "angles as cosine and sine"
 NONE, SMOOTH, WIGGLY, EDGES = "independent", "1 × 1 smooth", "1 × 1 wiggly", "1 × 1 edges"
 TABLES, PRODUCTS, SEVERAL, THIN, PICTURES = "tables", "interactions", "several columns", "thin", "pictures"
+
+
+def exceptions(name: str, count: int, share: float, pairs: int) -> Problem:
+    """Codes that are equal but for a share of the pairs."""
+    matrix = excepted(count, share)
+    return Problem(name, EXCEPTIONS, table(matrix), pairs, lambda: table_nats(matrix))
 
 
 @cache
@@ -377,6 +416,13 @@ def problems() -> tuple[Problem, ...]:
         p("swiss roll", SEVERAL, swiss_roll, 500, known(1.0)),
         p("mixture of four", SEVERAL, mixture, 500, mixture_nats),
         p("patterns, 64 × 64", PICTURES, pictures, 500, known(math.log(10.0))),
+        *(
+            p(name, name, mapped(excepted_ring(0.0, 0.5), function), 300, lambda: excepted_ring_nats(0.0, 0.5))
+            for name, function in zip(ANGLES, (angle, same), strict=True)
+        ),
+        exceptions("bits, 2 % exceptions of 60", 2, 0.02, 60),
+        exceptions("bits, 0.5 % exceptions of 300", 2, 0.005, 300),
+        exceptions("five codes, 1 % exceptions of 150", 5, 0.01, 150),
     )
     kept = (
         p("independent counts and numbers", NONE, mapped(gaussian(1, 0.0), np.round, np.exp), 300, zero),
@@ -394,17 +440,20 @@ def problems() -> tuple[Problem, ...]:
         p("Student (ν = 2), 5 × 5", SEVERAL, student(5, 1.0, 2.0), 500, lambda: student_nats(5, 1.0, 2.0)),
         p("spiral, 3 × 3", SEVERAL, mapped(gaussian(3, 1.0), spiral, same), 500, known(1.0)),
         p("ring", SEVERAL, ring, 500, ring_nats),
+        exceptions("bits, 5 % exceptions of 100", 2, 0.05, 100),
+        p("ring, 2 % exceptions", EXCEPTIONS, excepted_ring(0.02, 0.1), 150, lambda: excepted_ring_nats(0.02, 0.1)),
     )
     return developed + tuple(replace(problem, held_out=True) for problem in kept)
 
 
 # Rows that are not independent
 
-COPIES, SERIES, IN_ORDER, SUBJECTS, UNNOTICED = (
+COPIES, SERIES, IN_ORDER, SUBJECTS, MAPS, UNNOTICED = (
     "copies",
     "series with order=",
     "series in order",
     "subjects with groups=",
+    "maps with order=",
     "dependence that nothing tells",
 )
 
@@ -457,6 +506,34 @@ def subjects(groups: int, rows: int, share: float, nats: float, *, told: bool) -
     return draw
 
 
+def numbers_of_subjects(groups: int, rows: int, *, told: bool) -> Callable[..., Any]:
+    """One number of each subject, as its age, for all its rows, next to measurements with a mean of each subject."""
+
+    def draw(rng: np.random.Generator) -> tuple[Numbers, Numbers, dict[str, Any]]:
+        means, ages = rng.normal(size=(2, groups, 1))
+        label = rng.permutation(np.repeat(np.arange(groups), rows))
+        x = math.sqrt(0.8) * means[label] + math.sqrt(0.2) * rng.normal(size=(len(label), 1))
+        return x, ages[label], {"groups": label} if told else {}
+
+    return draw
+
+
+def maps(side: int, reach: float, *, shuffled: bool, told: bool) -> Callable[..., Any]:
+    """Two independent smooth maps, cell by cell, with the number of the cell along the rows of the map as order=."""
+
+    def draw(rng: np.random.Generator) -> tuple[Numbers, Numbers, dict[str, Any]]:
+        distance = np.arange(-3 * math.ceil(reach), 3 * math.ceil(reach) + 1)
+        kernel = np.exp(-0.5 * (distance / reach) ** 2)
+        noise = rng.normal(size=(2, side + len(kernel) - 1, side + len(kernel) - 1))
+        for axis in (1, 2):
+            noise = np.apply_along_axis(np.convolve, axis, noise, kernel / np.sqrt((kernel**2).sum()), mode="valid")
+        order = rng.permutation(side * side) if shuffled else np.arange(side * side)
+        x, y = (z.reshape(-1, 1)[order] for z in noise)
+        return x, y, {"order": order} if told else {}
+
+    return draw
+
+
 def designs() -> tuple[Design, ...]:
     """All designs in table order."""
     found = [
@@ -486,6 +563,13 @@ def designs() -> tuple[Design, ...]:
         )
     )
     found.append(Design("40 subjects of 10, not told", UNNOTICED, subjects(40, 10, 0.8, 0.0, told=False), 0.0))
+    found += [
+        Design("near copies × 20, 0.02", COPIES, copied(40, 20, 2e-2, 0.0), 0.0),
+        Design("a number of each of 30 subjects, groups=", SUBJECTS, numbers_of_subjects(30, 10, told=True), 0.0),
+        Design("a number of each of 30 subjects, not told", UNNOTICED, numbers_of_subjects(30, 10, told=False), 0.0),
+        Design("smooth maps of 20 × 20, order=", MAPS, maps(20, 3.0, shuffled=False, told=True), 0.0),
+        Design("smooth maps of 20 × 20, shuffled", UNNOTICED, maps(20, 3.0, shuffled=True, told=False), 0.0),
+    ]
     return tuple(found)
 
 

@@ -46,7 +46,7 @@ def information(options: Namespace) -> int:
         )
     except (TypeError, ValueError) as error:
         raise Unavailable(str(error)) from error
-    print(json.dumps(_plain(result)) if options.json else f"{result}\n{result.sentence()}")
+    print(json.dumps(_plain(result)) if options.json else f"{result}\n{result.sentence()}\n\n{result.report()}")
     where = sys.stderr if options.json else sys.stdout
     if find_spec("matplotlib") is None:
         print("no picture: Matplotlib is not installed", file=where)
@@ -66,7 +66,7 @@ def _plain(result: MutualInformation) -> dict[str, Any]:
         return None if isinstance(value, float) and math.isnan(value) else value
 
     found = {name: known(value) for name, value in result._asdict().items()}
-    return {**found, "settings": result.settings._asdict(), "sentence": result.sentence()}
+    return {**found, "settings": result.settings._asdict(), "sentence": result.sentence(), "report": result.report()}
 
 
 def _loaded(files: list[Path]) -> tuple[Values, Values]:

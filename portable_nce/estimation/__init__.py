@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from .information import information_by_column, mutual_information
+from .independence import IndependenceTest
+from .information import independence_test, information_by_column, mutual_information
 from .relations import ColumnInformation, ColumnTable, ConditionalInformation
 from .result import MutualInformation, Settings
+from .texts import ResultTable, TableRow, table
 
 __all__ = [
     "ColumnInformation",
     "ColumnTable",
     "ConditionalInformation",
+    "IndependenceTest",
     "MutualInformation",
+    "ResultTable",
     "Settings",
+    "TableRow",
+    "independence_test",
     "information_by_column",
     "mutual_information",
+    "table",
 ]
 
 __dir__ = __all__.copy  # what completion offers

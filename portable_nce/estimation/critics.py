@@ -14,7 +14,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .features import CriticInputs, Pairs
 
-__all__ = ["JOINT", "SEPARABLE", "Critic", "gaussian", "mean_loss", "own", "row_losses"]
+__all__ = ["JOINT", "SEPARABLE", "Critic", "CriticLosses", "gaussian", "mean_loss", "own", "row_losses"]
 
 HIDDEN, OUTPUTS = 64, 32
 
@@ -27,42 +27,60 @@ class Critic(NamedTuple):
     scores : function
         ``(parameters, x, y)`` to scores (N, K) of each row of x with each row of y.
     gradient : function
-        ``(parameters, x, y)`` to the gradient of InfoNCE of the pairs, with all others as negatives.
+        ``(parameters, x, y, exceptions)`` to the gradient of the mean loss of the pairs, with all others as negatives.
     initial : function
         ``(random, squares, features)``, with squared canonical correlations, to the parameters that training starts
         from, and those kept if training does not help.
     """
 
     scores: Callable[[Any, CriticInputs, CriticInputs], Array]
-    gradient: Callable[[Any, CriticInputs, CriticInputs], Any]
+    gradient: Callable[[Any, CriticInputs, CriticInputs, float], Any]
     initial: Callable[[Random, Array, tuple[int, int]], tuple[Any, Any]]
 
 
 # --------------------------------------------------------------------------------------------------------------- losses
 
 
-def row_losses(scores: Array, first: int = 0) -> tuple[Array, Array]:
-    """InfoNCE of rows whose positives are on a diagonal from column `first`, and the softmax."""
-    xp = namespace_of(scores)
-    largest = xp.max(scores, axis=1, keepdims=True)
-    weights = xp.exp(scores - largest)
-    total = xp.sum(weights, axis=1, keepdims=True)
+class CriticLosses(NamedTuple):
+    """Losses of rows, softmax of their scores, and its share in the probability of each positive."""
+
+    losses: Array
+    softmax: Array
+    share: Array
+
+
+def row_losses(scores: Array, exceptions: float, first: int = 0) -> CriticLosses:
+    """InfoNCE of rows whose positives are on a diagonal from column `first`, by softmax mixed with chance.
+
+    The probability of column j is ``(1 - exceptions) softmax[j] + exceptions / n``: a pair that scores rule out costs
+    ``log(n / exceptions)``, not any number. The gradient by scores is ``share (softmax - [j = positive])``.
+    """
+    xp, count = namespace_of(scores), scores.shape[1]
+    weights = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
+    softmax = weights / xp.sum(weights, axis=1, keepdims=True)
     rows = xp.arange(scores.shape[0], device=device_of(scores))
-    positives = xp.take_along_axis(scores, (rows + first)[:, None], axis=1)
-    return (xp.log(total) + largest - positives)[:, 0], weights / total
+    positives = (1.0 - exceptions) * xp.take_along_axis(softmax, (rows + first)[:, None], axis=1)[:, 0]
+    probabilities = positives + exceptions / count
+    return CriticLosses(-xp.log(probabilities), softmax, positives / probabilities)
 
 
-def mean_loss(scores: Array) -> float:
-    """InfoNCE of a score matrix."""
-    losses, _ = row_losses(scores)
+def mean_loss(scores: Array, exceptions: float) -> float:
+    """Mean loss of the rows of a score matrix."""
+    losses = row_losses(scores, exceptions).losses
     return float(namespace_of(losses).mean(losses))
 
 
 def _by_differentiation(
     scores: Callable[[Any, CriticInputs, CriticInputs], Array],
-) -> Callable[[Any, CriticInputs, CriticInputs], Any]:
-    """Gradient of InfoNCE of a score function, by the library."""
-    return grad(lambda parameters, x, y: from_scores.info_nce(scores(parameters, x, y)))
+) -> Callable[[Any, CriticInputs, CriticInputs, float], Any]:
+    """Gradient of the mean loss of a score function, by the library."""
+
+    def loss(parameters: Any, x: CriticInputs, y: CriticInputs, exceptions: float) -> Array:
+        rows = from_scores.info_nce(scores(parameters, x, y), reduction="none")
+        xp, count = namespace_of(rows), x.scores.shape[0]
+        return xp.mean(-xp.log((1.0 - exceptions) * xp.exp(-rows) + exceptions / count))
+
+    return grad(loss)
 
 
 # ------------------------------------------------------------------------------------------------------------- networks
@@ -166,15 +184,15 @@ def _separable_scores(parameters: Array, x: CriticInputs, y: CriticInputs) -> Ar
     return _linear_scores(parts, x, y) + u @ v[:, :OUTPUTS].T + v[:, OUTPUTS][None, :]
 
 
-def _separable_gradient(parameters: Array, x: CriticInputs, y: CriticInputs) -> Array:
-    """Gradient in closed form: the derivative by the scores is the softmax minus the identity, over N."""
+def _separable_gradient(parameters: Array, x: CriticInputs, y: CriticInputs, exceptions: float) -> Array:
+    """Gradient in closed form: the derivative by the scores is the softmax minus the identity, by shares, over N."""
     parts = _separable_parts(parameters, x, y)
     left, right = _run(parts[3:9], x.features), _run(parts[9:15], y.features)
     u, v, offsets = left[-1], right[-1][:, :OUTPUTS], right[-1][:, OUTPUTS]
     scores = _linear_scores(parts, x, y) + u @ v.T + offsets[None, :]
     xp, count = namespace_of(scores), scores.shape[0]
-    _, softmax = row_losses(scores)
-    slopes = (softmax - xp.eye(count, dtype=scores.dtype, device=device_of(scores))) / count
+    _, softmax, share = row_losses(scores, exceptions)
+    slopes = (softmax - xp.eye(count, dtype=scores.dtype, device=device_of(scores))) * (share / count)[:, None]
     of_columns = xp.sum(slopes, axis=0)
     b = y.coordinates * parts[1]
     of_a = slopes @ b

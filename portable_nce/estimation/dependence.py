@@ -16,8 +16,15 @@ from .folds import by_label
 __all__ = ["correlation_time", "equal_rows", "has_near_copies", "is_serial", "row_keys"]
 
 NEIGHBOURS, QUERIES = 12, 600
+"""Fewest neighbours of a row that are looked at, and most rows whose neighbours are."""
 JUMP = 6.0
 """Standard errors by which the spacings of one neighbour may exceed those of the others."""
+CHANCE = 1e-3
+"""Largest probability of a common divisor of the counts of independent draws that is a sign of a copied table."""
+MIXED = 0.1
+"""Share of rows of values with several partners, of those whose values repeat, from which the values are a table."""
+MOST_ROWS = 0.5
+"""Share of rows with the largest gap at the same neighbour that is a sign of as many copies of each."""
 GAP = 0.1
 """Smallest excess that is a sign of copies; in many dimensions, spacings of first neighbours are a little larger."""
 SERIAL = 3.0
@@ -40,20 +47,22 @@ class EqualRows(NamedTuple):
 def equal_rows(x: Array, y: Array) -> EqualRows:
     """Group equal pairs that atoms do not explain.
 
-    An atom of x is a value that occurs with several values of y too, or one of at most √N values: independent draws
-    from a table of few values do repeat. Copies of continuous rows meet their own partners alone. If all numbers of
-    repeats have a common divisor, the table was copied as a whole.
+    An atom of x is a value that occurs with several values of y too, or one of at most √N values, or of a table:
+    independent draws from a table do repeat. Copies of continuous rows meet their own partners alone. If all numbers of
+    repeats have a common divisor, which draws with these values of x and y would hardly have, the table was copied as a
+    whole.
     """
     left, right = (row_keys(z) for z in (x, y))
     pairs = list(zip(left, right, strict=True))
     of_x, of_y, of_both = Counter(left), Counter(right), Counter(pairs)
     few = math.isqrt(len(pairs))
-    whole = len(of_both) > few // 2 and math.gcd(*of_both.values()) > 1
+    divisor, free = math.gcd(*of_both.values()), len(of_both) - max(len(of_x), len(of_y))
+    whole = divisor > 1 and free * math.log(divisor) > -math.log(CHANCE)
+    sides = [(table, len(table) <= few or _is_table(table, of_both, side)) for side, table in enumerate((of_x, of_y))]
 
     def is_atom(pair: tuple[Hashable, Hashable]) -> bool:
         number = of_both[pair]
-        (a, b), tables = pair, (of_x, of_y)
-        return all(table[z] > number or len(table) <= few for table, z in zip(tables, (a, b), strict=True))
+        return all(tabled or table[z] > number for (table, tabled), z in zip(sides, pair, strict=True))
 
     def label(i: int) -> object:
         pair = pairs[i]
@@ -61,6 +70,19 @@ def equal_rows(x: Array, y: Array) -> EqualRows:
 
     clusters = by_label([label(i) for i in range(len(pairs))])
     return EqualRows(clusters, sum(len(rows) - 1 for rows in clusters))
+
+
+def _is_table(values: Counter[Hashable], pairs: Counter[tuple[Hashable, Hashable]], side: int) -> bool:
+    """Whether values of one side repeat as those of a table: with other partners, too.
+
+    Of the rows whose value repeats, a tenth or more are of values with several partners. More frequent values than √N
+    rows are left out: a continuous column may have a few, such as 0.
+    """
+    partners = Counter(pair[side] for pair in pairs)
+    most = math.isqrt(values.total())
+    repeated = [(value, number) for value, number in values.items() if 1 < number <= most]
+    mixed = sum(number for value, number in repeated if partners[value] > 1)
+    return mixed > MIXED * sum(number for _, number in repeated)
 
 
 def _columns(x: Array) -> Array:
@@ -73,28 +95,34 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
     """Whether the distances of pairs to their neighbours have a jump, as noisy copies have.
 
     If the density is smooth at the scale of k neighbours, ``k log(d[k+1] / d[k])`` of their distances d is exponential
-    with mean 1/D in D dimensions, for every k (Facco et al. 2017). In m noisy copies, it is larger at m - 1.
-    Lattices have tied distances, and are left out.
+    with mean 1/D in D dimensions, for every k (Facco et al. 2017). In m noisy copies, it is larger at m - 1. Up to √N
+    neighbours are looked at: beyond 12, m copies have to be the rule, with the largest gap of most rows at m - 1, since
+    clusters of different sizes are draws of a mixture. Lattices have tied distances, and are left out.
     """
     if len(rows) < 4 * NEIGHBOURS:
         return False
+    most = max(NEIGHBOURS, math.isqrt(len(rows)))
     xp = namespace_of(x)
     z = xp.concat([_columns(v) for v in (x, y)], axis=1)
     z = xp.take(z, indices(rows, z), axis=0)
     chosen = random.sample(range(len(rows)), min(QUERIES, len(rows)))
     some = xp.take(z, indices(chosen, z), axis=0)
     squares = xp.sum(some * some, axis=1)[:, None] + xp.sum(z * z, axis=1)[None, :] - 2.0 * (some @ z.T)
-    near = xp.sort(xp.maximum(squares, xp.zeros_like(squares)), axis=1)[:, 1 : NEIGHBOURS + 2]
-    smooth = xp.all(near[:, 1:] - near[:, :-1] > 1e-12 * (1.0 + near[:, 1:]), axis=1)
+    near = xp.sort(xp.maximum(squares, xp.zeros_like(squares)), axis=1)[:, 1 : most + 2]
+    first = near[:, : NEIGHBOURS + 1]
+    smooth = xp.all(first[:, 1:] - first[:, :-1] > 1e-12 * (1.0 + first[:, 1:]), axis=1)
     smooth = xp.logical_and(smooth, near[:, 0] > 1e-10)  # noqa: PLR2004  (rounding)
     count = int(xp.sum(xp.astype(smooth, xp.int64)))
     if 2 * count < len(chosen):
         return False
     logs = xp.log(near[xp.astype(xp.nonzero(smooth)[0], xp.int64), :])
-    steps = [0.5 * (k + 1) * (logs[:, k + 1] - logs[:, k]) for k in range(NEIGHBOURS)]
-    means = [float(xp.mean(step)) for step in steps]
+    steps = xp.stack([0.5 * (k + 1) * (logs[:, k + 1] - logs[:, k]) for k in range(most)], axis=1)
+    means = [float(z) for z in xp.mean(steps[:, :NEIGHBOURS], axis=0)]
     typical = sorted(means)[len(means) // 2]
-    return max(means[:-1]) > typical * (1.0 + JUMP / math.sqrt(count)) + GAP
+    if max(means[:-1]) > typical * (1.0 + JUMP / math.sqrt(count)) + GAP:
+        return True
+    places = Counter(int(place) for place in xp.argmax(steps, axis=1))
+    return max(places.values()) > MOST_ROWS * count
 
 
 def _lag(z: Array, lag: int) -> Array:

@@ -11,8 +11,8 @@ from typing import Any
 
 __all__ = ["draw", "progress_bar"]
 
-SECONDS = 30.0
-"""Time between two lines about progress where there is no terminal."""
+FIRST, SECONDS = 2.0, 30.0
+"""Seconds until progress is shown, and between two lines about it where there is no terminal."""
 
 
 class _Lines:
@@ -20,12 +20,12 @@ class _Lines:
 
     def __init__(self, total: int) -> None:
         self.total, self.done, self.begin = total, 0, time.monotonic()
-        self.last = self.begin
+        self.next = self.begin + FIRST
 
     def update(self) -> None:
         self.done, now = self.done + 1, time.monotonic()
-        if now - self.last > SECONDS:
-            self.last = now
+        if now > self.next:
+            self.next = now + SECONDS
             sys.stderr.write(f"critics: {self.done} of {self.total}, {now - self.begin:.0f} s\n")
             sys.stderr.flush()
 
@@ -40,7 +40,7 @@ def progress_bar(total: int) -> Any:
         from tqdm.auto import tqdm  # noqa: PLC0415  (optional)
     except ImportError:
         return nullcontext(_Lines(total))
-    return tqdm(total=total, desc="critics", leave=False)
+    return tqdm(total=total, desc="critics", leave=False, delay=FIRST)
 
 
 def draw(result: Any, axes: Any = None) -> Any:

@@ -15,7 +15,7 @@ from .._core.namespace import is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 
-__all__ = ["on_host", "one_thread"]
+__all__ = ["library_name", "on_host", "one_thread"]
 
 MOST_INDICATORS = 20
 """Most values of a column of categories that get an indicator each; more values are numbered in sorted order."""
@@ -94,6 +94,14 @@ def _in_its_library(name: str, values: Any) -> Array:
     if len(values.shape) not in {1, 2} or 0 in tuple(values.shape):
         raise ValueError(f"{name}: expected shape (N, D) or (N,), got {tuple(values.shape)}")
     return xp.reshape(upcast(xp, values), (values.shape[0], -1))
+
+
+def library_name(x: Array) -> str:
+    """Name and version of the library of an array."""
+    name = type(x).__module__.partition(".")[0]
+    known = {"numpy": "NumPy", "torch": "PyTorch", "jaxlib": "JAX", "mlx": "MLX", "cupy": "CuPy"}.get(name, name)
+    found = getattr(sys.modules.get(name), "__version__", "")
+    return f"{known} {found}".rstrip()
 
 
 # -------------------------------------------------------------------------------------------------------------- threads

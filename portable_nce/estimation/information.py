@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import wraps
 from random import Random
 from typing import Any, Literal, TypeAlias, overload
 
-from .._core.checks import as_integer, check_bool, check_choice, check_whole_number
+from .._core.checks import as_integer, check_bool, check_choice, check_whole_number, explained
 from .._core.namespace import common_namespace
-from .._core.types import AnyArray
+from .._core.types import AnyArray, Parameters, Result
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
-from .host import one_thread
+from .host import library_name, one_thread
+from .independence import LEAST_CLUSTERS, IndependenceTest, fisher, tested
 from .models import Fitter
 from .relations import ColumnTable, ConditionalInformation, by_column, conditional
 from .reporting import reported
-from .result import MutualInformation, Settings
+from .result import WITHHOLDING, MutualInformation, Settings
 from .sample import sample_of
 from .study import Study
 from .training import HOST, Trainer, library_of
 
-__all__ = ["information_by_column", "mutual_information"]
+__all__ = ["independence_test", "information_by_column", "mutual_information"]
 
 Samples: TypeAlias = AnyArray | Sequence[Any]
 CriticOption: TypeAlias = Literal["best", "separable", "joint"] | tuple[Callable[[Any, Any, Any], Any], Any]
 
 CRITICS = {"best": SEPARABLE, "separable": SEPARABLE, "joint": JOINT}
 TRANSFORMS = ("ranks", "standardize")
+EXCEPTIONS = 3.0
+"""Number of pairs of the sample that the loss expects to be anything: N pairs without one allow a share of 3/N."""
+OTHER_NAMES = {
+    "seed": "rng",
+    "random_state": "rng",
+    "n_splits": "folds",
+    "cv": "folds",
+    "subjects": "groups",
+    "times": "order",
+    "z": "given",
+    "units": "nothing: results are in nats, divide them by log 2 for bits",
+}
+"""Options of mutual_information under the names of other libraries."""
+
+
+def _with_options_explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Function that names the right option for one under another library's name."""
+    call = explained(function)
+
+    @wraps(function)
+    def checked(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        for name in OTHER_NAMES.keys() & options.keys():
+            meant = OTHER_NAMES[name]
+            remedy = f"did you mean {meant!r}?" if meant.isidentifier() else f"pass {meant}"
+            raise TypeError(f"{name}: expected an option of {function.__name__}, got {name!r}; {remedy}")
+        return call(*args, **options)
+
+    return checked
 
 
 @overload
@@ -72,6 +103,7 @@ def mutual_information(
 ) -> ConditionalInformation: ...
 
 
+@_with_options_explained
 def mutual_information(
     x: Samples,
     y: Samples,
@@ -99,6 +131,9 @@ def mutual_information(
     data, not on a batch. Each fold has three parts: one fits critics, one chooses among them, their start, step sizes
     and stop, and one is used once, for the report; each pair is in one report of a split. Bounds of several splits are
     averaged. The error uses the influence of each pair (or group) as a row and as a column.
+
+    The softmax is mixed with a share 3/N of chance, so that a pair that the critic rules out costs log(N/3), and the
+    lower limit allows for such pairs where the sample has none.
 
     Parameters
     ----------
@@ -133,7 +168,7 @@ def mutual_information(
     batch : int, default: 256
         Pairs of a training step.
     progress : bool, default: True
-        Whether to show a progress bar (with tqdm, on a terminal), or else a line now and then.
+        Whether to show a progress bar (with tqdm, on a terminal), or else a line now and then, after two seconds.
 
     Returns
     -------
@@ -151,6 +186,8 @@ def mutual_information(
     ----------
     van den Oord et al. (2018), "Representation Learning with Contrastive Predictive Coding", arXiv:1807.03748.
     Chernozhukov et al. (2018), "Double/debiased machine learning", for cross-fitting.
+    Gaffke (2005), "Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
+    variable", for the lower limit where errors are not normal.
 
     Examples
     --------
@@ -182,6 +219,7 @@ def mutual_information(
     return conditional(lambda a, b: _estimated(a, b, seed, **options), x, y, given)
 
 
+@_with_options_explained
 def information_by_column(
     x: Samples, y: Samples, /, *, names: Sequence[str] | None = None, rng: Any = None, **options: Any
 ) -> ColumnTable:
@@ -226,6 +264,77 @@ def information_by_column(
     return by_column(lambda a, b: mutual_information(a, b, rng=seed, **options), x, y, names)
 
 
+@_with_options_explained
+def independence_test(
+    x: Samples,
+    y: Samples,
+    /,
+    *,
+    groups: Sequence[Any] | AnyArray | None = None,
+    order: Sequence[Any] | AnyArray | None = None,
+    rng: Any = None,
+    permutations: int = 999,
+) -> IndependenceTest:
+    """Test whether two arrays are independent, by permutations of held-out pairs.
+
+    The pairs are divided at random: 40 % fit a critic, and the next 30 % are tested by it; 70 % fit another, and the
+    last 30 % are tested by that. A part's probability is the rank of its score among permutations of its y. Given the
+    pairs before, it is uniform or larger if x and y are independent, whatever the critic; so Fisher's method may
+    combine both, and the level holds for any number of pairs. Critics are Gaussian and kernel density ratios in closed
+    form, without training.
+
+    Parameters
+    ----------
+    x, y : array or sequence, shape (N, Dx) and (N, Dy), or (N,)
+        Paired samples, as in `mutual_information`.
+    groups : sequence of N labels, optional
+        Labels of dependent pairs: whole groups of like sizes change places, cut to the smallest.
+    order : sequence of N numbers, optional
+        Times of the rows of a series. Parts follow one another, and y is shifted against x, by a correlation time or
+        more: the level holds about, for stationary series.
+    rng : int, random.Random or numpy.random.Generator, optional
+        Seed or generator; None uses a new seed in each call. Choose it before you see a result.
+    permutations : int, default: 999
+        Number of permutations of each part.
+
+    Returns
+    -------
+    IndependenceTest
+        Named tuple with `p`, the probabilities of the parts, and a readable `repr`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `mutual_information`, or if there are fewer than 20 independent rows, groups, or blocks of a series.
+
+    References
+    ----------
+    Fisher (1932), "Statistical Methods for Research Workers", 4th edition, section 21.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, noise = np.random.default_rng(0).normal(size=(2, 200))
+    >>> pnce.estimation.independence_test(x, x**2 + noise, rng=0).p < 0.01
+    True
+    """
+    permutations = check_whole_number("permutations", permutations, least=19)
+    seed, random = _random(rng)
+    sample = sample_of(x, y, groups, order, None)
+    if len(sample.clusters.rows) < LEAST_CLUSTERS:
+        name = "groups" if groups is not None else "order" if order is not None else "x"
+        what = "blocks of a correlation time" if order is not None else "rows or groups"
+        got = len(sample.clusters.rows)
+        raise ValueError(f"{name}: expected at least {LEAST_CLUSTERS} independent {what} for a test, got {got}")
+    with one_thread():
+        flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
+        parts = tested(sample, permutations, random)
+    p = math.nan if WITHHOLDING & {*flags} else fisher([p for _, _, p in parts])
+    count, number = len(sample.clusters.rows), None if sample.clusters.ordered else permutations
+    return IndependenceTest(p, tuple(parts), sample.pairs, count, flags, number, seed, version())
+
+
 def _estimated(
     x: Any, y: Any, rng: Any, *, critic: Any, transform: str, groups: Any, order: Any, folds: Any, splits: Any,
     seeds: Any, steps: Any, batch: Any, progress: Any,
@@ -238,17 +347,14 @@ def _estimated(
     )
     family, name = _critic(critic)
     seed, random = _random(rng)
-    sample = sample_of(x, y, groups, order)
-    folds = sample.folds if folds is None else check_whole_number("folds", folds, least=2)
-    splits = sample.splits if splits is None else check_whole_number("splits", splits)
-    possible = sample.clusters.possible_folds()
-    if folds not in possible:
-        what = "blocks" if sample.clusters.ordered else "groups"
-        numbers = " to ".join(map(str, dict.fromkeys((possible[0], possible[-1]))))
-        raise ValueError(f"folds: expected {numbers} for these {what}, got {folds}")
+    folds = None if folds is None else check_whole_number("folds", folds, least=2)
+    splits = None if splits is None else check_whole_number("splits", splits)
+    sample = sample_of(x, y, groups, order, folds)
+    folds, splits = folds or sample.folds, splits or sample.splits
     with one_thread():
         library = HOST if isinstance(critic, str) else library_of(common_namespace(x=x, y=y)[1][0])
-        trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs))
+        exceptions = EXCEPTIONS / sample.pairs
+        trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs), exceptions=exceptions)
         width = OUTPUTS if name == "joint" else 1
         fitter = Fitter(trainer, transform, name == "own", name == "best" and sample.takes_kernels, seeds, width)
         study = Study(sample, fitter, folds, random)
@@ -258,7 +364,20 @@ def _estimated(
     kinds = Counter(name for names in found.names for name in names)
     used = " and ".join(f"{kind} in {count}" for kind, count in kinds.items()) + f" of {len(found.names)} reports"
     settings = Settings(
-        sample.pairs, len(sample.clusters.rows), folds, splits, used, transform, seeds, steps, batch, seed, version()
+        sample.pairs,
+        len(sample.clusters.rows),
+        folds,
+        splits,
+        sample.unit,
+        used,
+        transform,
+        seeds,
+        steps,
+        batch,
+        exceptions,
+        seed,
+        version(),
+        library_name(sample.x),
     )
     return reported(found, flags, settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from .host import on_host
 from .kernels import MOST_COLUMNS, Kernels, fitted_kernels
 from .training import Trainer, best_start
 
-__all__ = ["Fitter", "Model", "judged"]
+__all__ = ["Fitter", "HeldOut", "Model", "judged", "spaces_of"]
 
 CHUNK = 2**22
 """Numbers held at a time."""
@@ -92,7 +93,7 @@ class Fitter(NamedTuple):
 
         if self.own:
             return self._own(scaled, train, stop, random, update)
-        start = best_start(scaled(*train), scaled(*stop))
+        start = best_start(scaled(*train), scaled(*stop), self.trainer.exceptions)
 
         def prepared(x: Array, y: Array) -> Pairs:
             return start.applied(scaled(x, y)).single()
@@ -111,10 +112,10 @@ class Fitter(NamedTuple):
         converged = all(model.converged for model in models)
         if not self.kernels:
             return Model(prepared, of_networks, self.width, ("network",), converged)
-        candidates = [*_spaces(both[0])]
+        candidates = spaces_of(both[0])
         kernels = fitted_kernels(both[0], candidates)
         networks = Model(prepared, of_networks, self.width, ("network",), converged)
-        return _mixed(networks, kernels, *both)
+        return _mixed(networks, kernels, *both, self.trainer.exceptions)
 
     def _own(
         self,
@@ -137,7 +138,7 @@ class Fitter(NamedTuple):
         return Model(scaled, scores, 1, ("own",), all(model.converged for model in models))
 
 
-def _spaces(train: Pairs) -> list[int]:
+def spaces_of(train: Pairs) -> list[int]:
     """Spaces of kernels: original columns if few (0), and leading canonical coordinates."""
     widths = [inputs.scores.shape[1] for inputs in train]
     small = [
@@ -150,10 +151,10 @@ def _spaces(train: Pairs) -> list[int]:
     return spaces
 
 
-def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs) -> Model:
+def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs, exceptions: float) -> Model:
     """Mixture of networks and kernels with the best bound on the stopping pairs."""
     first, second = networks.scores(stop, stop), kernels.scores(stop, stop)
-    a, b = min(MIXTURES, key=lambda weights: mean_loss(weights[0] * first + weights[1] * second))
+    a, b = min(MIXTURES, key=lambda weights: mean_loss(weights[0] * first + weights[1] * second, exceptions))
     whole = kernels.with_centres(train.joined(stop))
 
     def scores(x: Pairs, y: Pairs) -> Array:
@@ -167,20 +168,41 @@ def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs) -> Mode
     return networks._replace(scores=scores, names=names)
 
 
-def judged(model: Model, x: Array, y: Array) -> tuple[list[float], list[float]]:
-    """InfoNCE losses of the rows, and column sums of the softmax minus 1, the gradient by an offset of the column."""
+class HeldOut(NamedTuple):
+    """Losses of held-out pairs.
+
+    Attributes
+    ----------
+    losses : list of float
+        Loss of each row.
+    slopes : list of float
+        Gradient of the sum of the losses by the weight of each pair as a column.
+    largest : float
+        Largest loss of any row with any column.
+    """
+
+    losses: list[float]
+    slopes: list[float]
+    largest: float
+
+
+def judged(model: Model, x: Array, y: Array, exceptions: float) -> HeldOut:
+    """Losses of rows of x and y."""
     pairs = model.prepared(x, y)
     count = pairs.number
     size = max(1, CHUNK // (count * model.width))
     losses: list[float] = []
-    shares = [-1.0] * count
+    slopes = [0.0] * count
+    smallest = 1.0
     for start in range(0, count, size):
         rows = pairs.select(range(start, min(start + size, count)))
-        each, softmax = row_losses(model.scores(rows, pairs), start)
-        losses += _listed(each)
-        sums = namespace_of(softmax).sum(softmax, axis=0)
-        shares = [a + b for a, b in zip(shares, _listed(sums), strict=True)]
-    return losses, shares
+        found = row_losses(model.scores(rows, pairs), exceptions, start)
+        xp = namespace_of(found.losses)
+        losses += _listed(found.losses)
+        sums = xp.sum(found.share[:, None] * (found.softmax - 1.0 / count), axis=0)
+        slopes = [a + b for a, b in zip(slopes, _listed(sums), strict=True)]
+        smallest = min(smallest, float(xp.min(found.softmax)))
+    return HeldOut(losses, slopes, -math.log((1.0 - exceptions) * smallest + exceptions / count))
 
 
 def _listed(x: Array) -> list[float]:

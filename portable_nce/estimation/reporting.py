@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .result import WITHHOLDING, MutualInformation, Settings
-from .statistics import Summary, averaged, extrapolated, summary
+from .statistics import Summary, averaged, extrapolated, margin_of_exceptions, summary
 from .study import Found
 
 __all__ = ["reported"]
@@ -44,8 +44,11 @@ def reported(found: Found, given: Sequence[str], settings: Settings) -> MutualIn
         flags.append("still growing")
     if not found.converged:
         flags.append("not converged")
-    lower = whole.value - whole.margin - ROUNDINGS
-    estimate, low, high = likely.value, lower, most.value + most.margin + ROUNDINGS
+    unseen = margin_of_exceptions(found.whole, whole="equal rows" in settings.unit)
+    lower = whole.value - max(whole.margin, unseen) - ROUNDINGS
+    # A share of exceptions that the loss expects lowers the bound of a relation without any.
+    mixed = -math.log1p(-settings.exceptions)
+    estimate, low, high = likely.value, lower, most.value + most.margin + mixed + ROUNDINGS
     if WITHHOLDING & {*flags}:
         lower = math.nan
     if flags:

@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from .display import draw
+from .texts import Units, report
 
 __all__ = ["FLAGS", "WITHHOLDING", "MutualInformation", "Settings"]
 
@@ -14,10 +15,10 @@ FLAGS = {
     "one group dominates": "a group has half of the rows: no error can be given",
     "serial dependence": "neighbouring rows are alike in x and in y: pass order= for a series, or groups=",
     "null above zero": "y shifted along x seems to know x: pass groups= or order=",
-    "near copies": "rows seem to be noisy copies of others: pass groups=, with a label of each original",
+    "near copies": "rows seem to be noisy copies of others: pass groups=, labels of originals, or range(N) for draws",
     "repeated rows": "equal rows were kept together and counted once: leave copies out, or pass groups=",
     "at the ceiling": "more pairs would show more: read `lower` alone",
-    "nothing found": "the bound is within two errors of 0, which says nothing about an upper value",
+    "nothing found": "the bound is within two errors of 0: little dependence, or one that these critics do not find",
     "still growing": "half of the pairs show much less: read `lower` alone",
     "not converged": "the training used all steps: pass a larger steps= (--steps)",
 }
@@ -36,29 +37,40 @@ class Settings(NamedTuple):
         Number of rows, and of groups of rows that were never divided.
     folds, splits : int
         Number of folds, and of random divisions into folds whose bounds were averaged.
+    unit : {"pairs", "groups", "groups of equal rows", "blocks"}
+        What counts as one independent draw: rows, the groups of `groups=`, equal rows, or blocks of a series.
     critic : str
         Kinds of critics, and the number of reports by each.
     transform : str
         Inputs of the critics.
     seeds, steps, batch : int
         Options of the training.
+    exceptions : float
+        Share of pairs that the loss expects to be anything.
     seed : int or None
         Seed of the random numbers; None if a `random.Random` was passed.
-    version : str
-        Version of this package.
+    version, library : str
+        Version of this package, and name and version of the library that computed.
     """
 
     pairs: int
     groups: int
     folds: int
     splits: int
+    unit: str
     critic: str
     transform: str
     seeds: int
     steps: int
     batch: int
+    exceptions: float
     seed: int | None
     version: str
+    library: str
+
+    def described(self) -> str:
+        """Number of pairs, and of the groups or blocks that they are in."""
+        return f"{self.pairs} pairs" + ("" if self.unit == "pairs" else f" in {self.groups} {self.unit}")
 
 
 class MutualInformation(NamedTuple):
@@ -67,7 +79,8 @@ class MutualInformation(NamedTuple):
     Attributes
     ----------
     lower : float
-        Exceeds the mutual information with a probability of at most 5 %, for independent rows or groups.
+        Exceeds the mutual information with a probability of at most 5 % for independent rows, also if there are
+        exceptions that the sample does not have; for groups, as far as the mean of groups is about normal.
     estimate, low, high : float
         The bound extrapolated to more pairs, and a range, if the learning curve goes on as from N/2 to N. No method
         has an upper limit that holds for all distributions.
@@ -118,20 +131,23 @@ class MutualInformation(NamedTuple):
     def sentence(self) -> str:
         """One sentence for a paper: number, confidence, pairs, critic, version and seed."""
         made = self.settings
-        units = f"{made.pairs} pairs" if made.groups == made.pairs else f"{made.pairs} pairs in {made.groups} groups"
         how = (
             f"InfoNCE of held-out pairs, {made.critic}, {made.splits} x {made.folds} folds, portable_nce {made.version}"
             + ("" if made.seed is None else f", seed {made.seed}")
         )
         if math.isnan(self.lower):
             reasons = ", ".join(flag for flag in self.flags if flag in WITHHOLDING)
-            return f"No lower limit of the mutual information can be given ({reasons}; {units}; {how})."
+            return f"No lower limit of the mutual information can be given ({reasons}; {made.described()}; {how})."
         limit = max(self.lower, 0.0)
         notes = "".join(f"; {flag}" for flag in self.flags)
         return (
             f"The mutual information is at least {limit:.3f} nats ({limit / math.log(2.0):.3f} bits) with 95 % "
-            f"confidence ({units}; {how}{notes})."
+            f"confidence ({made.described()}; {how}{notes})."
         )
+
+    def report(self, *, units: Units = "nats") -> str:
+        """Paragraph for the methods section of a paper, with its references; numbers in nats or bits."""
+        return report(self, units, WITHHOLDING, FLAGS)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the learning curve, the extrapolation, the ceiling and the flags with Matplotlib; return the axes."""

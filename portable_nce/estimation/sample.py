@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from random import Random
 from typing import Any, NamedTuple
 
@@ -15,8 +16,14 @@ from .host import on_host
 
 __all__ = ["Sample", "sample_of"]
 
-LEAST_ROWS, LEAST_GROUPS, LEAST_BLOCKS, FEWEST = 48, 4, 6, 10
-"""Fewest rows, groups and blocks of a series, and fewest groups of equal size for a reliable error."""
+LEAST_ROWS, FEWEST = 48, 10
+"""Fewest rows, and fewest groups of equal size for a reliable error."""
+LEASTS = {
+    "x": (4, "rows of different values"),
+    "groups": (4, "groups of rows"),
+    "order": (6, "blocks of a correlation time"),
+}
+"""Fewest clusters by the argument that makes them."""
 FEW_PAIRS = 2000
 """Pairs up to which four divisions and kernels, whose time grows with the square of the rows, are fast."""
 REPEATED = 0.02
@@ -36,6 +43,15 @@ class Sample(NamedTuple):
     def pairs(self) -> int:
         """Number of rows."""
         return int(self.x.shape[0])
+
+    @property
+    def unit(self) -> str:
+        """What counts as one independent draw."""
+        if self.clusters.ordered:
+            return "blocks"
+        if len(self.clusters.rows) == self.pairs:
+            return "pairs"
+        return "groups of equal rows" if self.ungrouped else "groups"
 
     @property
     def folds(self) -> int:
@@ -58,26 +74,23 @@ class Sample(NamedTuple):
         return self.ungrouped and has_near_copies(self.x, self.y, first, random)
 
 
-def sample_of(x: Any, y: Any, groups: Any, order: Any) -> Sample:
-    """Checked samples with their clusters."""
+def sample_of(x: Any, y: Any, groups: Any, order: Any, folds: int | None) -> Sample:
+    """Checked samples with their clusters; faults of options are refused before too few rows."""
     x, y = (_entered(name, z) for name, z in (("x", x), ("y", y)))
     count = int(x.shape[0])
     if int(y.shape[0]) != count:
         raise ValueError(f"y: expected {count} rows, as in x, got {y.shape[0]}")
     if groups is not None and order is not None:
         raise ValueError("order: expected groups= or order=, got both; groups of a series are its blocks")
-    if count < LEAST_ROWS:
-        raise ValueError(f"x: expected at least {LEAST_ROWS} rows, got {count}")
+    name, clusters = "x", Clusters([[i] for i in range(count)])
     flags: list[str] = []
     if order is not None:
-        clusters = _blocks(x, y, order)
+        name, clusters = "order", _blocks(x, y, order)
     elif groups is not None:
-        clusters = Clusters(by_label(_labels("groups", groups, count)))
-    else:
+        name, clusters = "groups", Clusters(by_label(_labels("groups", groups, count)))
+    elif count >= LEAST_ROWS:
         clusters, flags = _unlabelled(x, y)
-    least, what = (LEAST_GROUPS, "groups of rows") if order is None else (LEAST_BLOCKS, "blocks of a correlation time")
-    if len(clusters.rows) < least:
-        raise ValueError(f"x: expected at least {least} independent {what}, got {len(clusters.rows)}")
+    _check_clusters(name, clusters, count, folds)
     if clusters.effective < FEWEST:
         flags.append("too few pairs")
     if clusters.largest_share >= 0.5:  # noqa: PLR2004
@@ -85,9 +98,29 @@ def sample_of(x: Any, y: Any, groups: Any, order: Any) -> Sample:
     return Sample(x, y, clusters, tuple(flags), groups is None and order is None)
 
 
+def _check_clusters(name: str, clusters: Clusters, count: int, folds: int | None) -> None:
+    """Refuse too few clusters, then folds that they do not allow, then too few rows."""
+    number = len(clusters.rows)
+    least, what = LEASTS[name]
+    if number < least and (name != "x" or count >= LEAST_ROWS):
+        raise ValueError(f"{name}: expected at least {least} independent {what}, got {number}")
+    if folds is not None and number >= least and folds not in clusters.possible_folds():
+        possible = clusters.possible_folds()
+        numbers = " to ".join(map(str, dict.fromkeys((possible[0], possible[-1]))))
+        raise ValueError(
+            f"folds: expected {numbers} for these {'blocks' if name == 'order' else 'groups'}, got {folds}"
+        )
+    if count < LEAST_ROWS:
+        raise ValueError(f"x: expected at least {LEAST_ROWS} rows, got {count}")
+
+
 def _blocks(x: Array, y: Array, order: Any) -> Clusters:
     """Blocks of a series."""
-    numbers = sorted(range(int(x.shape[0])), key=_labels("order", order, int(x.shape[0])).__getitem__)
+    times = _labels("order", order, int(x.shape[0]))
+    try:
+        numbers = sorted(range(len(times)), key=times.__getitem__)
+    except TypeError as error:
+        raise TypeError(f"order: expected numbers or times that can be sorted, got others: {error}") from error
     there = indices(numbers, x)
     return blocks(numbers, correlation_time(*(namespace_of(z).take(z, there, axis=0) for z in (x, y))))
 
@@ -119,9 +152,16 @@ def _entered(name: str, z: Any) -> Array:
 
 def _labels(name: str, labels: Any, count: int) -> list[Any]:
     """Label of each row."""
+    if isinstance(labels, str) or not (is_array(labels) or hasattr(labels, "__iter__")):
+        raise TypeError(f"{name}: expected a label of each of the {count} rows, got {type(labels).__name__}")
     if is_array(labels) and len(labels.shape) != 1:
         raise ValueError(f"{name}: expected a label of each of the {count} rows, got shape {tuple(labels.shape)}")
     result = list(labels.tolist()) if hasattr(labels, "tolist") else list(labels)
     if len(result) != count:
         raise ValueError(f"{name}: expected a label of each of the {count} rows, got {len(result)}")
-    return [float(z) if is_array(z) else z for z in result]
+    result = [float(z) if is_array(z) else z for z in result]
+    if any(not isinstance(z, Hashable) for z in result):
+        raise TypeError(f"{name}: expected a number, a name or a time for each row, got lists or the like")
+    if any(z is None or z != z for z in result):  # noqa: PLR0124  (NaN)
+        raise ValueError(f"{name}: expected a label of each row, got some that are missing; leave these rows out")
+    return result

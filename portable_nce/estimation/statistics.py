@@ -6,7 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Fold", "Summary", "averaged", "extrapolated", "holm", "p_value", "quantile", "summary"]
+__all__ = [
+    "Fold",
+    "Summary",
+    "averaged",
+    "extrapolated",
+    "holm",
+    "limit_of_mean",
+    "margin_of_exceptions",
+    "p_value",
+    "quantile",
+    "summary",
+]
 
 Z = 1.6449  # 95 % quantile of the normal distribution
 
@@ -16,12 +27,14 @@ class Fold(NamedTuple):
 
     The bound is ``log n`` minus the mean of n losses. The influence of a pair (infinitesimal jackknife) is the sum of
     its effects as a row, by its loss, and as a column, by its softmax shares of all rows. A bootstrap would be wrong,
-    since a pair drawn twice is its own negative.
+    since a pair drawn twice is its own negative. `fall`: by how much a pair that the sample does not have may be below
+    the bound, the least value of any x of the report with any of its y.
     """
 
     bound: float
     influence: Sequence[float]
     clusters: Sequence[int]
+    fall: float = 0.0
 
 
 class Summary(NamedTuple):
@@ -33,7 +46,7 @@ class Summary(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """One-sided 5 % margin below the value."""
+        """One-sided 5 % margin below the value, if the mean is normal."""
         return quantile(self.freedom) * self.error
 
 
@@ -78,6 +91,56 @@ def summary(folds: Sequence[Fold]) -> Summary:
         squares += sum(size * size for size in sizes.values())
     value = math.fsum(fold.bound * len(fold.influence) for fold in folds) / total
     return Summary(value, math.sqrt(variance), total**2 / squares - len(folds))
+
+
+def margin_of_exceptions(splits: Sequence[Sequence[Fold]], *, whole: bool) -> float:
+    """One-sided 5 % margin below the mean of splits that allows for pairs that the sample does not have.
+
+    `whole`: an exception is a whole cluster, as of equal rows, and not one pair of a cluster.
+    """
+    squares = []
+    for folds in splits:
+        sums: dict[tuple[int, int], float] = {}
+        for number, fold in enumerate(folds):
+            for cluster, influence in zip(fold.clusters, fold.influence, strict=True):
+                sums[number, cluster] = sums.get((number, cluster), 0.0) - influence
+        factor = len(sums) / sum(len(fold.influence) for fold in folds)
+        falls = [factor * each for each in sums.values()]
+        fall = max(fold.fall for fold in folds) * (1.0 if whole else factor)
+        squares.append(limit_of_mean(falls, fall) ** 2)
+    return math.sqrt(math.fsum(squares) / len(squares))
+
+
+def limit_of_mean(deviations: Sequence[float], fall: float) -> float:
+    """95 % quantile of the mean of deviations and one unseen `fall`, by weights from a uniform Dirichlet distribution.
+
+    This is Gaffke's (2005) limit of the mean of a bounded variable: for k deviations 1 and others 0, it is the exact
+    limit of a share of which k were seen; with k = 0, about 3 in the number of deviations. The quantile is that of a
+    sum of exponential variables, by Lugannani and Rice (1980): for ``a`` above all numbers d, the saddlepoint
+    ``s = mean(1 / (a - d))`` belongs to the quantile ``a - 1/s``.
+    """
+    numbers = [*deviations, fall]
+    largest, smallest, count = max(numbers), min(numbers), len(numbers)
+    scale = largest - smallest
+    if scale <= 0.0:
+        return max(largest, 0.0)
+    low, high = -30.0, math.log(100.0 * count)
+    t = largest
+    for _ in range(22):
+        middle = 0.5 * (low + high)
+        a = largest + scale * math.exp(middle)
+        s = math.fsum(1.0 / (a - d) for d in numbers) / count
+        t = a - 1.0 / s
+        logs = math.fsum(math.log(s * (a - d)) for d in numbers)
+        curvature = math.fsum(((d - t) / (a - d)) ** 2 for d in numbers)
+        root, other = math.sqrt(2.0 * max(logs, 0.0)), math.sqrt(curvature)
+        if root < 1e-6:  # noqa: PLR2004  (the median)
+            high = middle
+            continue
+        density = math.exp(-0.5 * root * root) / math.sqrt(2.0 * math.pi)
+        tail = 0.5 * math.erfc(root / math.sqrt(2.0)) + density * (1.0 / other - 1.0 / root)
+        low, high = (low, middle) if tail > 0.05 else (middle, high)  # noqa: PLR2004
+    return max(t, 0.0)
 
 
 def averaged(summaries: Sequence[Summary]) -> Summary:

@@ -86,11 +86,13 @@ class Study(NamedTuple):
         bounds: list[tuple[float, int]] = []
         influence: list[float] = []
         labels: list[int] = []
+        fall = 0.0
         for piece in (parts.report[i::fraction] for i in range(min(fraction, len(parts.report)))):
-            losses, shares = judged(model, *rows(piece))
+            losses, slopes, largest = judged(model, *rows(piece), self.fitter.trainer.exceptions)
             mean = math.fsum(losses) / len(losses)
             bounds.append((math.log(len(losses)) - mean, len(losses)))
-            influence += [mean - loss - share for loss, share in zip(losses, shares, strict=True)]
+            influence += [mean - loss - slope for loss, slope in zip(losses, slopes, strict=True)]
             labels += clusters.labels(piece)
+            fall = max(fall, largest - mean)
         value = math.fsum(bound * count for bound, count in bounds) / len(influence)
-        return Fold(value, influence, labels), model.names, model.converged
+        return Fold(value, influence, labels, fall), model.names, model.converged

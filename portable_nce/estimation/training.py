@@ -34,12 +34,12 @@ class Trained(NamedTuple):
     converged: bool
 
 
-def best_start(train: Pairs, stop: Pairs) -> Canonical:
+def best_start(train: Pairs, stop: Pairs, exceptions: float) -> Canonical:
     """Linear start with the best bound on the stopping pairs; zero scores if none is better."""
     analyses = canonical(train.x.coordinates, train.y.coordinates, RIDGES)
     starts = [analysis.shrunk(multiple) for analysis in analyses for multiple in SHRINKING]
     starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
-    return min(starts, key=lambda start: mean_loss(gaussian(start.squares, start.applied(stop))))
+    return min(starts, key=lambda start: mean_loss(gaussian(start.squares, start.applied(stop)), exceptions))
 
 
 class Library(NamedTuple):
@@ -74,19 +74,22 @@ def _batch(number: int, size: int, random: Random) -> list[int]:
 
 
 class Trainer:
-    """Training of a critic by Adam (Kingma and Ba 2015) with decoupled weight decay."""
+    """Training of a critic by Adam (Kingma and Ba 2015) with decoupled weight decay.
 
-    def __init__(self, critic: Critic, library: Library, *, steps: int, batch: int) -> None:
+    `exceptions`: share of pairs that may be anything, in all losses.
+    """
+
+    def __init__(self, critic: Critic, library: Library, *, steps: int, batch: int, exceptions: float) -> None:
         self.initial, self.steps, self.batch, self.library = critic.initial, steps, batch, library
-        gradient = critic.gradient
+        self.exceptions, gradient = exceptions, critic.gradient
 
         def loss(parameters: Any, x: CriticInputs, y: CriticInputs) -> Array:
-            losses, _ = row_losses(critic.scores(parameters, x, y))
+            losses = row_losses(critic.scores(parameters, x, y), exceptions).losses
             return namespace_of(losses).mean(losses)
 
         def step(state: Any, x: CriticInputs, y: CriticInputs, rates: tuple[float, float, float]) -> Any:
             (parameters, first, second), (rate, scale, root) = state, rates
-            slopes = gradient(parameters, x, y)
+            slopes = gradient(parameters, x, y, exceptions)
             first = mapped(lambda m, g: 0.9 * m + 0.1 * g, first, slopes)
             second = mapped(lambda v, g: 0.999 * v + 0.001 * g * g, second, slopes)
 

@@ -56,6 +56,24 @@ def test_equal_rows_of_tables_are_draws() -> None:
     assert equal_rows(often_zero, np.roll(often_zero, 7)).repeated == 0
 
 
+def test_codes_with_exceptions_are_draws() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(60, size=(300, 1)).astype(float)
+    y = np.where(rng.uniform(size=(300, 1)) < 0.2, rng.integers(60, size=(300, 1)), x)
+    assert equal_rows(x, y).repeated == 0
+
+
+def test_a_small_table_with_even_counts_is_no_copy() -> None:
+    x, y = np.repeat([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [20, 6, 4, 20], axis=0).T[:, :, None]
+    assert equal_rows(x, y).repeated == 0
+
+
+def test_copies_within_two_classes_are_grouped() -> None:
+    y = normal(100, 1)
+    x = (y > 0).astype(float)
+    assert equal_rows(np.tile(x, (2, 1)), np.tile(y, (2, 1))).repeated == 100
+
+
 def test_a_table_copied_as_a_whole_is_grouped() -> None:
     x, y = np.random.default_rng(0).poisson(4.0, size=(2, 100, 1)).astype(float)
     assert len(equal_rows(np.tile(x, (3, 1)), np.tile(y, (3, 1))).clusters) < 100
@@ -86,6 +104,17 @@ def test_near_copies_are_noticed(times: int, noise: float) -> None:
     found = estimate(z[:, :1], z[:, 1:], steps=25)
     assert "near copies" in found.flags
     assert math.isnan(found.lower)
+
+
+def test_many_near_copies_of_each_row_are_noticed() -> None:
+    z = np.tile(normal(40, 2), (20, 1)) + 0.02 * normal(800, 2, seed=1)
+    assert has_near_copies(z[:, :1], z[:, 1:], range(800), Random(0))
+
+
+def test_classes_of_equal_size_are_no_copies() -> None:
+    label = np.repeat(np.arange(10), 30)
+    x, y = (normal(10, 5, seed=k)[label] + 0.1 * normal(300, 5, seed=k + 2) for k in range(2))
+    assert not has_near_copies(x, y, range(300), Random(0))
 
 
 @pytest.mark.parametrize("columns", [1, 5, 60])
@@ -176,7 +205,7 @@ def test_a_series_of_few_correlation_times(phi: float) -> None:
             found.add(re.sub(r"\d+$", "", str(error)))
         else:
             found.add(settings.folds)
-    few = "x: expected at least 6 independent blocks of a correlation time, got "
+    few = "order: expected at least 6 independent blocks of a correlation time, got "
     assert few in found
     assert found - {few} <= {3, 4, 5}
 

@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
-from portable_nce.estimation import critics, features, mutual_information
-from portable_nce.estimation.statistics import Fold, averaged, extrapolated, holm, p_value, quantile, summary
+from portable_nce.estimation import critics, display, features, mutual_information
+from portable_nce.estimation.statistics import (
+    Fold,
+    averaged,
+    extrapolated,
+    holm,
+    limit_of_mean,
+    margin_of_exceptions,
+    p_value,
+    quantile,
+    summary,
+)
 
 NATS = 0.6
 RHO = math.sqrt(-math.expm1(-2.0 * NATS))
@@ -157,6 +167,109 @@ def test_kernels_are_tried_on_samples_whose_squares_are_fast() -> None:
     assert "kernels" not in found[2001]
 
 
+def channel(pairs: int, exceptions: int) -> Any:
+    """Bits that are equal but in some rows."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(2, size=pairs)
+    y = x.copy()
+    y[rng.choice(pairs, exceptions, replace=False)] ^= 1
+    return x, y
+
+
+def test_one_exception_does_not_hide_a_relation() -> None:
+    found = estimate(*channel(300, 1), steps=25)
+    assert found.bound > 0.6
+    assert found.lower > 0.5
+    assert "nothing found" not in found.flags
+
+
+def test_the_limit_allows_for_exceptions_that_the_sample_does_not_have() -> None:
+    # Two exceptions in a hundred pairs leave 0.595 nats, and 30 % of the samples of 60 pairs have none.
+    found = estimate(*channel(60, 0), steps=25)
+    assert found.bound > 0.6
+    assert found.lower < 0.595
+    assert found.lower > 0.3
+
+
+def test_a_range_holds_the_truth_of_a_relation_without_exceptions() -> None:
+    x, y = channel(300, 0)
+    found = estimate(x, y, steps=400)
+    assert found.lower < math.log(2.0)
+    assert math.isnan(found.high) or found.high >= math.log(2.0)
+
+
+def test_pairs_that_scores_rule_out_cost_a_known_number() -> None:
+    scores = 1e4 * np.eye(5)[[1, 1, 2, 3, 4]]
+    losses, _, share = critics.row_losses(scores, 0.1)
+    assert losses[0] == pytest.approx(math.log(5 / 0.1))
+    assert losses[1:] == pytest.approx(-math.log(0.9 + 0.1 / 5))
+    assert share[0] == 0.0
+
+
+def test_the_limit_of_a_mean() -> None:
+    assert limit_of_mean([0.0] * 300, 1.0) == pytest.approx(1.0 - 0.05 ** (1 / 300), rel=5e-3)  # exact if none was seen
+    # Three of 300: near the limit of a Poisson mean of which 3 were seen, 7.75.
+    assert limit_of_mean([0.0] * 297 + [1.0] * 3, 1.0) == pytest.approx(7.75 / 300, rel=0.02)
+    rng = np.random.default_rng(0)
+    deviations = [*rng.normal(size=40).tolist(), 3.0]
+    weights = rng.exponential(size=(100_000, 41))
+    means = weights @ deviations / weights.sum(axis=1)
+    assert limit_of_mean(deviations[:-1], 3.0) == pytest.approx(np.quantile(means, 0.95), abs=0.01)
+    assert limit_of_mean([0.0, 0.0], 0.0) == 0.0
+
+
+def test_an_unseen_exception_is_a_row_or_a_whole_group_of_copies() -> None:
+    folds = [Fold(0.5, [0.0] * 60, [k // 6 for k in range(60)], fall) for fall in (1.0, 2.0, 1.5)]
+    of_copies = 2.0 * (1.0 - 0.05 ** (1 / 30))  # one of 30 groups, at the largest fall
+    assert margin_of_exceptions([folds, folds], whole=True) == pytest.approx(of_copies, rel=0.01)
+    assert margin_of_exceptions([folds], whole=False) == pytest.approx(of_copies / 6.0, rel=0.01)
+
+
+def test_options_of_other_libraries_are_named() -> None:
+    call: Any = mutual_information
+    for name, words in (
+        ("seed", "did you mean 'rng'"),
+        ("random_state", "did you mean 'rng'"),
+        ("n_splits", "did you mean 'folds'"),
+        ("units", "results are in nats"),
+        ("group", "did you mean 'groups'"),
+    ):
+        with pytest.raises(
+            TypeError, match=f"{name}: expected an option of mutual_information, got '{name}'; .*{words}"
+        ):
+            call(X, X, **{name: 3})
+    with pytest.raises(TypeError, match="mutual_information: expected x, y, got too few"):
+        call(X)
+
+
+FEW = np.arange(40.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"groups": 12}, TypeError, "groups: expected a label of each of the 40 rows, got int"),
+        ({"groups": FEW[1:]}, ValueError, "groups: expected a label of each of the 40 rows, got 39"),
+        ({"groups": [0] * 20 + [1] * 20}, ValueError, "groups: expected at least 4 independent groups of rows, got 2"),
+        ({"groups": [[0]] * 40}, TypeError, "groups: expected a number, a name or a time for each row"),
+        (
+            {"groups": [math.nan, *FEW[1:]]},
+            ValueError,
+            "groups: expected a label of each row, got some that are missing",
+        ),
+        ({"order": [None, *FEW[1:]]}, ValueError, "order: expected a label of each row, got some that are missing"),
+        ({"order": ["a", *range(39)]}, TypeError, "order: expected numbers or times that can be sorted"),
+        ({"folds": 30}, ValueError, "folds: expected 2 to 20 for these groups, got 30"),
+        ({"folds": 0}, ValueError, "folds: expected at least 2, got 0"),
+        ({"splits": 0}, ValueError, "splits: expected at least 1, got 0"),
+        ({}, ValueError, "x: expected at least 48 rows, got 40"),
+    ],
+)
+def test_faults_of_options_come_before_too_few_rows(options: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        mutual_information(FEW, FEW, progress=False, **options)
+
+
 def test_the_joint_critic_is_a_network_of_pairs() -> None:
     found = estimate(*correlated(120), critic="joint", batch=16, steps=5)
     assert found.lower < NATS
@@ -164,9 +277,24 @@ def test_the_joint_critic_is_a_network_of_pairs() -> None:
 
 @pytest.mark.parametrize("factors", [2, 4])
 def test_products_of_signs_are_found(factors: int) -> None:
-    x = np.random.default_rng(0).normal(size=(300, 4))
+    x = np.random.default_rng(0).normal(size=(400, 4))
     found = estimate(x, np.sign(x[:, :factors]).prod(axis=1))
     assert 0.3 < found.lower < math.log(2.0)
+
+
+def test_progress_is_shown_after_two_seconds(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    now = 0.0
+    monkeypatch.setattr("portable_nce.estimation.display.time.monotonic", lambda: now)
+    lines = []
+    with display.progress_bar(100) as bar:
+        for second in range(60):
+            now = float(second)
+            bar.update()
+            lines += capsys.readouterr().err.splitlines()
+    assert lines == ["critics: 4 of 100, 3 s", "critics: 35 of 100, 34 s"]
+    with display.progress_bar(0) as bar:
+        bar.update()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_picture() -> None:
@@ -190,8 +318,9 @@ def test_the_error_is_that_of_a_jackknife() -> None:
     pairs = features.Pairs(*(features.CriticInputs(part, part, part) for part in z))
 
     def bound(chosen: Any) -> tuple[float, Any]:
-        losses, softmax = critics.row_losses(critics.gaussian(squares, pairs.select(chosen)))
-        return math.log(len(chosen)) - float(losses.mean()), losses.mean() - losses - (softmax.sum(axis=0) - 1.0)
+        losses, softmax, share = critics.row_losses(critics.gaussian(squares, pairs.select(chosen)), 0.05)
+        slopes = (share[:, None] * (softmax - 1.0 / len(chosen))).sum(axis=0)
+        return math.log(len(chosen)) - float(losses.mean()), losses.mean() - losses - slopes
 
     value, influence = bound(np.arange(60))
     left_out = np.asarray([bound(np.delete(np.arange(60), k))[0] for k in range(60)])
@@ -210,9 +339,12 @@ def test_the_gradient_in_closed_form_is_the_derivative_of_the_loss() -> None:
         )
     )
     parameters, kept = critics.SEPARABLE.initial(Random(0), np.asarray([0.4, 0.2]), (3, 3))
+    own = critics.own(lambda p, *_: critics.SEPARABLE.scores(p, *pairs), parameters)
     for given in (parameters, kept):
         expected = pnce.grad(lambda p: pnce.from_scores.info_nce(critics.SEPARABLE.scores(p, *pairs)))(given)
-        np.testing.assert_allclose(critics.SEPARABLE.gradient(given, *pairs), expected, atol=1e-12)
+        np.testing.assert_allclose(critics.SEPARABLE.gradient(given, *pairs, 0.0), expected, atol=1e-12)
+        expected = own.gradient(given, *pairs, 0.1)  # with a tenth of exceptions, by differentiation
+        np.testing.assert_allclose(critics.SEPARABLE.gradient(given, *pairs, 0.1), expected, atol=1e-12)
 
 
 def test_quantiles() -> None:
@@ -237,7 +369,12 @@ def test_probabilities_and_their_correction() -> None:
         ((np.ones(9) * 1j, np.ones(9)), {}, TypeError, "x: expected real numbers or categories, got complex128"),
         (([1.0, None] * 5, np.ones(10)), {}, ValueError, "x: expected a value in each row, got some that are missing"),
         ((np.full(9, np.nan), np.ones(9)), {}, ValueError, "x: expected finite numbers"),
-        ((X, X), {"groups": [0, 1, 2] * 16}, ValueError, "at least 4 independent groups of rows, got 3"),
+        (
+            (X, X),
+            {"groups": [0, 1, 2] * 16},
+            ValueError,
+            "groups: expected at least 4 independent groups of rows, got 3",
+        ),
         ((X, X), {"groups": X, "order": X}, ValueError, "order: expected groups= or order=, got both"),
         ((X, X), {"order": X[1:]}, ValueError, "order: expected a label of each of the 48 rows, got 47"),
         ((X, X), {"folds": 40}, ValueError, "folds: expected 2 to 24 for these groups, got 40"),

@@ -1,0 +1,267 @@
+"""Level and power of `estimation.independence_test`, next to permutation tests of three other statistics.
+
+`python benchmarks/independence.py` tests independent arrays (`--levels` runs of each kind) and the samples of problems
+with known information (`--powers` runs of each), and adds the probabilities to docs/independence.json; recorded runs
+are skipped. It draws docs/independence.png; interval_coverage.py writes the tables into docs/coverage.md. Needs NumPy
+and matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from known_information import Numbers, kraskov, problems
+
+import portable_nce as pnce
+
+__all__ = ["RECORD", "levels", "powers"]
+
+RECORD: Final = Path(__file__).parents[1] / "docs" / "independence.json"
+LEVEL, PAIRS, PERMUTATIONS = 0.05, 60, 199
+POWER_OF: Final = (
+    "Gaussian, 0.1 nats",
+    "Gaussian, 0.5 nats",
+    "parabola",
+    "sine of two periods",
+    "checkerboard steps",
+    "band, 0.4",
+    "table, 2 × 2",
+    "XOR of 2 signs",
+    "Gaussian, 5 × 5",
+    "mixture of four",
+)
+Record = dict[str, Any]
+Sample = tuple[Numbers, Numbers, dict[str, Any]]
+
+
+# Independent arrays
+
+
+def normal(rng: np.random.Generator, count: int) -> Sample:
+    """Normal numbers."""
+    x, y = rng.normal(size=(2, count))
+    return x, y, {}
+
+
+def several(rng: np.random.Generator, count: int) -> Sample:
+    """Five columns with heavy tails."""
+    x, y = rng.standard_t(2, size=(2, count, 5))
+    return x, y, {}
+
+
+def counts(rng: np.random.Generator, count: int) -> Sample:
+    """Counts and a rare event."""
+    return rng.poisson(1.0, size=count).astype(np.float64), (rng.uniform(size=count) < 0.1).astype(np.float64), {}  # noqa: PLR2004
+
+
+def subjects(rng: np.random.Generator, count: int) -> Sample:
+    """Thirty subjects of equal numbers of rows, with means of their own in x and in y."""
+    label = np.repeat(np.arange(30), -(-count // 30))[:count]
+    x, y = (rng.normal(size=30)[label] + 0.5 * rng.normal(size=count) for _ in range(2))
+    return x, y, {"groups": label}
+
+
+def unequal(rng: np.random.Generator, count: int) -> Sample:
+    """Forty subjects of unequal numbers of rows, with one number of each subject as y."""
+    label = np.concatenate([np.arange(40), rng.choice(40, size=count - 40, p=np.arange(1, 41) / 820)])
+    return rng.normal(size=40)[label] + 0.5 * rng.normal(size=count), rng.normal(size=40)[label], {"groups": label}
+
+
+def autoregressive(rng: np.random.Generator, count: int) -> Sample:
+    """Two series with a memory of 0.9."""
+    z = rng.normal(size=(count, 2))
+    for i in range(1, count):
+        z[i] = 0.9 * z[i - 1] + math.sqrt(1.0 - 0.9**2) * z[i]
+    return z[:, 0], z[:, 1], {"order": range(count)}
+
+
+def windows(rng: np.random.Generator, count: int) -> Sample:
+    """Means of sliding windows of ten numbers."""
+    x, y = (np.convolve(rng.normal(size=count + 9), np.ones(10), mode="valid") for _ in range(2))
+    return x, y, {"order": range(count)}
+
+
+KINDS: Final[dict[str, Callable[[np.random.Generator, int], Sample]]] = {
+    "independent rows": normal,
+    "independent rows, 5 × 5, heavy tails": several,
+    "independent counts and rare events": counts,
+    "30 subjects, groups=": subjects,
+    "40 unequal subjects, a number of each, groups=": unequal,
+    "AR(1) 0.9, order=": autoregressive,
+    "sliding windows of 10, order=": windows,
+}
+SIZES: Final = (60, 200, 1000)
+
+
+# Other statistics
+
+
+def permuted(statistic: Callable[[Any], float], count: int, rng: np.random.Generator) -> float:
+    """Probability of a statistic of a permutation of y."""
+    own = statistic(np.arange(count))
+    return (1 + sum(statistic(rng.permutation(count)) >= own for _ in range(PERMUTATIONS))) / (1 + PERMUTATIONS)
+
+
+def distances(z: Numbers) -> Numbers:
+    """Distances of standardised rows."""
+    z = z.reshape(len(z), -1)
+    z = (z - z.mean(axis=0)) / np.where(z.std(axis=0) > 0, z.std(axis=0), 1.0)
+    return np.asarray(np.sqrt(((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)))
+
+
+def centred(matrix: Numbers) -> Numbers:
+    """Matrix with row and column means 0."""
+    return np.asarray(matrix - matrix.mean(axis=0) - matrix.mean(axis=1)[:, None] + matrix.mean())
+
+
+def distance_correlation(x: Numbers, y: Numbers, rng: np.random.Generator) -> float:
+    """Distance covariance (Székely et al. 2007)."""
+    a, b = (centred(distances(z)) for z in (x, y))
+    return permuted(lambda order: float((a * b[np.ix_(order, order)]).sum()), len(x), rng)
+
+
+def hsic(x: Numbers, y: Numbers, rng: np.random.Generator) -> float:
+    """Hilbert-Schmidt criterion (Gretton et al. 2005), Gaussian kernels as wide as the median distance."""
+    kernels = []
+    for z in (x, y):
+        d = distances(z)
+        width = np.median(d[d > 0])
+        kernels.append(np.exp(-0.5 * (d / width) ** 2))
+    a, b = centred(kernels[0]), kernels[1]
+    return permuted(lambda order: float((a * b[np.ix_(order, order)]).sum()), len(x), rng)
+
+
+def neighbours(x: Numbers, y: Numbers, rng: np.random.Generator) -> float:
+    """Nearest neighbours (Kraskov et al. 2004)."""
+    x, y = (z.reshape(len(z), -1) for z in (x, y))
+    return permuted(lambda order: kraskov(x, y[order]), len(x), rng)
+
+
+OTHERS: Final = {"distance correlation": distance_correlation, "HSIC": hsic, "neighbours": neighbours}
+OWN: Final = "portable_nce"
+
+
+# The runs
+
+
+def tested(x: Any, y: Any, seed: int, options: dict[str, Any]) -> float | None:
+    """Probability, or None if the rows are refused."""
+    try:
+        p = pnce.estimation.independence_test(x, y, rng=seed, **options).p
+    except ValueError as refusal:
+        if " for a test, got " not in str(refusal) and " independent blocks of " not in str(refusal):
+            raise
+        return None
+    return None if math.isnan(p) else round(p, 6)
+
+
+def runs(levels_of: int, powers_of: int) -> Iterator[tuple[str, str, int, Callable[[int], Any]]]:
+    """Table, row, number of runs, and the run of each row."""
+    for place, (name, draw) in enumerate(KINDS.items()):
+        for count in SIZES:
+
+            def level(k: int, draw: Any = draw, count: int = count, place: int = place) -> Any:
+                x, y, options = draw(np.random.default_rng([k, count, place, 31]), count)
+                return tested(x, y, k, options)
+
+            yield "levels", f"{name}, {count}", levels_of if count < SIZES[-1] else levels_of // 4, level
+    for place, problem in enumerate(problem for problem in problems() if problem.name in POWER_OF):
+
+        def power(k: int, problem: Any = problem, place: int = place) -> Any:
+            rng = np.random.default_rng([k, place, 32])
+            x, y = problem.draw(rng, PAIRS)
+            others = {name: other(x, y, rng) for name, other in OTHERS.items()}
+            return {OWN: tested(x, y, k, {"groups": range(PAIRS)}), **others}
+
+        yield "powers", problem.name, powers_of, power
+
+
+def run(record: Record, levels_of: int, powers_of: int, save: Callable[[Record], None]) -> Record:
+    """Add missing runs, a few of each row at a time."""
+    cases = list(runs(levels_of, powers_of))
+    for share in (1, 2, 4, 8):
+        for table, name, count, each in cases:
+            found = record.setdefault(table, {}).setdefault(name, [])
+            while len(found) < count * share // 8:
+                found.append(each(len(found)))
+            save(record)
+    return record
+
+
+# Tables and picture
+
+
+def levels(record: Record) -> str:
+    """Rejections of independent arrays, one line per kind."""
+    lines = ["| independent arrays | " + " | ".join(f"{n} rows" for n in SIZES) + " |", "|---|" + "---:|" * len(SIZES)]
+    for name in KINDS:
+        cells = []
+        for count in SIZES:
+            known = [p for p in record["levels"].get(f"{name}, {count}", []) if p is not None]
+            hits = sum(p <= LEVEL for p in known)
+            cells.append(f"{hits} of {len(known)}" if known else "refused")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def powers(record: Record) -> str:
+    """Rejections of dependent arrays, one line per problem."""
+    names = [OWN, *OTHERS]
+    lines = [f"| {PAIRS} pairs | runs | " + " | ".join(names) + " |", "|---|---:|" + "---:|" * len(names)]
+    for name, found in record["powers"].items():
+        hits = [sum(p[each] is not None and p[each] <= LEVEL for p in found) for each in names]
+        lines.append(f"| {name} | {len(found)} | " + " | ".join(f"{100 * k / len(found):.0f} %" for k in hits) + " |")
+    return "\n".join(lines)
+
+
+def draw(record: Record, path: Path) -> None:
+    """Draw the power of each test by problem."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (for the picture alone)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for name, marker, color in zip((OWN, *OTHERS), "os^v", ("#0072b2", "#d55e00", "#009e73", "#999999"), strict=True):
+        shares = [
+            100 * sum(p[name] is not None and p[name] <= LEVEL for p in found) / len(found)
+            for found in record["powers"].values()
+        ]
+        axes.plot(shares, range(len(shares)), marker, color=color, label=name, alpha=0.8)
+    axes.axvline(100 * LEVEL, color="0.6", linestyle=":")
+    axes.set_yticks(range(len(record["powers"])), list(record["powers"]))
+    axes.invert_yaxis()
+    axes.set_xlabel(f"% of runs rejected at {100 * LEVEL:.0f} %, {PAIRS} pairs")
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Test, record and draw."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--levels", type=int, default=400, help="runs of each kind of independent arrays")
+    parser.add_argument("--powers", type=int, default=48, help="runs of each problem")
+    parser.add_argument("--quick", action="store_true", help="few runs; prints the tables and writes nothing")
+    options = parser.parse_args()
+    if options.quick:
+        record = run({}, 8, 8, lambda _: None)
+        print(levels(record), powers(record), sep="\n\n")
+        return
+    record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+
+    def save(found: Record) -> None:
+        RECORD.with_suffix(".new").write_text(json.dumps(found) + "\n", encoding="utf-8")
+        RECORD.with_suffix(".new").replace(RECORD)
+
+    record = run(record, options.levels, options.powers, save)
+    draw(record, RECORD.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Texts about results: a paragraph for the methods section of a paper, and a table of several results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from .._core.checks import check_choice
+
+if TYPE_CHECKING:
+    from .result import MutualInformation, Settings
+
+__all__ = ["ResultTable", "TableRow", "Units", "report", "table"]
+
+Units: TypeAlias = Literal["nats", "bits"]
+
+SIZES = {"nats": 1.0, "bits": math.log(2.0)}
+"""Nats of each unit."""
+SOURCES = (
+    "Chernozhukov et al. (2018), Double/debiased machine learning, The Econometrics Journal 21, C1-C68.",
+    (
+        "Gaffke (2005), Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative "
+        "variable, Mathematical Methods of Statistics 14, 451-467."
+    ),
+    "van den Oord et al. (2018), Representation learning with contrastive predictive coding, arXiv:1807.03748.",
+)
+"""References of a report."""
+
+
+def report(result: MutualInformation, units: Units, withholding: set[str], meanings: Mapping[str, str]) -> str:
+    """Paragraph and references; flags of `withholding` rule out the limit, all flags the range."""
+    check_choice("units", units, SIZES)
+    made, unit = result.settings, result.settings.unit.partition("s")[0]
+
+    def number(value: float) -> str:
+        return f"{value / SIZES[units]:.3f}"
+
+    seed = "" if made.seed is None else f", seed {made.seed}"
+    divisions = f" in each of {made.splits} divisions" if made.splits > 1 else ""
+    sentences = (
+        (
+            f"The mutual information of {made.described()} was estimated by InfoNCE (van den Oord et al. 2018) with "
+            f"portable_nce {made.version} ({made.library}{seed})."
+        ),
+        _of_critics(made),
+        (
+            f"Each {unit} was evaluated once{divisions}, in {made.folds} folds, by critics fitted to others "
+            f"(Chernozhukov et al. 2018){', and bounds were averaged' if made.splits > 1 else ''}."
+        ),
+        (
+            f"The bound on held-out pairs was {number(result.bound)} ± {number(result.error)} {units} (standard error "
+            f"by the influence of each {unit}), where at most {number(result.ceiling)} {units} could have been found."
+        ),
+        _of_limit(result, units, number, withholding),
+        _of_range(result, units, number, meanings),
+        f"With y shifted against x, the bound was {number(result.null)} {units}.",
+    )
+    sources = [SOURCES[0], *([SOURCES[1]] if "Gaffke" in sentences[4] else []), SOURCES[2]]
+    return "\n\n".join([" ".join(sentences), "\n".join(sources)])
+
+
+def _of_critics(made: Settings) -> str:
+    inputs = "normal scores of ranks" if made.transform == "ranks" else "standardised values"
+    training = "" if made.critic.startswith("own") else f", {made.seeds} network{'s' * (made.seeds > 1)} per fold"
+    return (
+        f"Critics ({made.critic}{training}, at most {made.steps} training steps with {made.batch} pairs each) saw "
+        f"{inputs} among the training pairs, and separate pairs chose among them; the loss allowed for a share of "
+        f"{made.exceptions:.2g} of exceptions."
+    )
+
+
+def _of_limit(result: MutualInformation, units: str, number: Callable[[float], str], withholding: set[str]) -> str:
+    if math.isnan(result.lower):
+        reasons = ", ".join(flag for flag in result.flags if flag in withholding)
+        return f"No lower limit is given ({reasons})."
+    limit = "0" if result.lower <= 0.0 else number(result.lower)
+    return (
+        f"The mutual information is at least {limit} {units} with 95 % confidence (one-sided; the larger of Student's "
+        f"margin and that of Gaffke (2005), which allows for pairs that the sample does not have)."
+    )
+
+
+def _of_range(
+    result: MutualInformation, units: str, number: Callable[[float], str], meanings: Mapping[str, str]
+) -> str:
+    if math.isnan(result.estimate):
+        return f"No range is given ({'; '.join(meanings[flag].partition(':')[0] for flag in result.flags)})."
+    return (
+        f"If the learning curve goes on as from {result.curve[-2][0]} to {result.curve[-1][0]} pairs, the mutual "
+        f"information is {number(result.estimate)} {units}, in the range from {number(result.low)} to "
+        f"{number(result.high)} {units}, which is no confidence interval."
+    )
+
+
+class TableRow(NamedTuple):
+    """Numbers of one result, in the units of the table; NaN if withheld."""
+
+    name: str
+    lower: float
+    estimate: float
+    low: float
+    high: float
+    bound: float
+    error: float
+    pairs: int
+    groups: int
+    flags: str
+
+
+class ResultTable(tuple[TableRow, ...]):
+    """Rows of `table`, with a readable `repr`; `pandas.DataFrame(rows)` makes a data frame of them."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Table of the results."""
+        width = max(6, *(len(row.name) for row in self)) if self else 6
+        head = f"{'name':<{width}}   lower  estimate     low    high   bound   error    pairs  flags"
+        return "\n".join(
+            [head]
+            + [
+                f"{row.name:<{width}}  {row.lower:6.3f}    {row.estimate:6.3f}  {row.low:6.3f}  {row.high:6.3f}  "
+                f"{row.bound:6.3f}  {row.error:6.3f}  {row.pairs:7d}  {row.flags}".rstrip()
+                for row in self
+            ]
+        )
+
+
+def table(results: Mapping[str, MutualInformation], *, units: Units = "nats") -> ResultTable:
+    """Return a table of several results.
+
+    Parameters
+    ----------
+    results : mapping of str to MutualInformation
+        Results by name.
+    units : {"nats", "bits"}, default: "nats"
+        Units of the numbers.
+
+    Returns
+    -------
+    ResultTable
+        Tuple of `TableRow`, with a readable `repr`; `pandas.DataFrame(rows)` makes a data frame of it.
+
+    Raises
+    ------
+    TypeError
+        If `results` is no mapping.
+    ValueError
+        If `units` is another word.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.random.default_rng(0).normal(size=(60, 2))
+    >>> found = pnce.estimation.mutual_information(x[:, 0], x[:, 1], rng=0, splits=1, steps=25)
+    >>> [row.name for row in pnce.estimation.table({"noise": found})]
+    ['noise']
+    """
+    check_choice("units", units, SIZES)
+    if not isinstance(results, Mapping):
+        raise TypeError(f"results: expected a mapping of names to results, got {type(results).__name__}")
+    rows = []
+    for name, found in results.items():
+        lower, estimate, low, high, bound, error = (number / SIZES[units] for number in found[:6])
+        made, flags = found.settings, ", ".join(found.flags)
+        rows.append(TableRow(str(name), lower, estimate, low, high, bound, error, made.pairs, made.groups, flags))
+    return ResultTable(rows)
