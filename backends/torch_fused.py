@@ -21,6 +21,9 @@ BACKEND = "inductor"
 """Compiler of steps."""
 
 
+_set: Any = getattr(shapes, "patch")  # noqa: B009  (defined at run time, unknown to mypy)
+"""Context in which settings of lengths that are symbols have other values."""
+
 _ONE_AT_A_TIME = RLock()
 """Held while a setting of the compiler is changed."""
 
@@ -53,7 +56,7 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal chosen
         try:
             # Otherwise lengths that are equal in the first call would have to be equal in all calls.
-            with _ONE_AT_A_TIME, shapes.patch(use_duck_shape=False):
+            with _ONE_AT_A_TIME, _set(use_duck_shape=False):
                 return chosen(*_constant(arguments))
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             if chosen is step:

@@ -6,7 +6,6 @@ several operations. A kind of step is compiled at its first call or never, so th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -109,7 +108,10 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
     if key not in STEPS:
         if len(STEPS) >= MOST_KINDS:
             return None
-        _log.info("compiling %s of %s, which takes some seconds once", pure.__name__, spec.plan)
+        import logging  # noqa: PLC0415  (takes as long to import as the package)
+
+        log = logging.getLogger("portable_nce")
+        log.info("compiling %s of %s, which takes some seconds once", pure.__name__, spec.plan)
         STEPS[key] = adapter.fused(pure(spec))
     step, like = STEPS[key], arrays[0]
     xp, device = namespace_of(like), device_of(like)
@@ -120,6 +122,3 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
         return step(*others, tuple(at))
 
     return positioned
-
-
-_log = logging.getLogger("portable_nce")
