@@ -37,6 +37,8 @@ from typing import Any, Final
 import readme
 from contestants import LINEAR, TEMPERATURE, Setting, jax_formula, our_loss, torch_formula, views
 
+import portable_nce as pnce
+
 HERE: Final = Path(__file__).resolve()
 ROOT: Final = HERE.parents[1]
 RECORD: Final = readme.GPU
@@ -80,7 +82,10 @@ class Item:
 
 OURS, FORMULA = "portable_nce", "formula"
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "torch": (OURS, FORMULA, f"{OURS}, compiled", f"{FORMULA}, compiled", f"{OURS}, CUDA graph"),
+    "torch": (
+        *(OURS, FORMULA, f"{OURS}, fused steps"),
+        *(f"{OURS}, compiled", f"{FORMULA}, compiled", f"{OURS}, CUDA graph"),
+    ),
     "jax": (f"{OURS}, jit", f"{FORMULA}, jit"),
     "cupy": (OURS, "gradients by hand"),
 }
@@ -102,7 +107,7 @@ def plan(library: str, losses: Sequence[str], *, dry: bool) -> list[Item]:
     def turn(item: Item) -> int:
         kind = item.precision, item.rows
         place = COMPILED_FIRST.index(kind) if kind in COMPILED_FIRST else len(COMPILED_FIRST)
-        return 1 + place if item.name.endswith(", compiled") else 0
+        return 2 + place if item.name.endswith(", compiled") else int(item.name.endswith(", fused steps"))
 
     return sorted(_all_of(library, losses, dry=dry), key=turn)
 
@@ -129,6 +134,8 @@ def _is_measured(library: str, item: Item, *, dry: bool) -> bool:
         return library == "torch" and item.loss in PEERS[item.name] and item.precision == "bfloat16"
     if item.name == f"{OURS}, CUDA graph":
         return not dry and item.rows < LARGE and item.loss != LINEAR
+    if item.name == f"{OURS}, fused steps":
+        return dry or item.rows > SIZES[-1][0]
     if item.name == f"{FORMULA}, jit":
         return item.loss in {"info_nce", "clip", "siglip", "nt_xent"}
     return item.name != "gradients by hand" or item.loss == "info_nce"
@@ -149,6 +156,7 @@ def on_torch(item: Item, device: str) -> Run:
     arrays = [a.to(dtype) if a.is_floating_point() else a for a in arrays]
     x, y = (a.requires_grad_() for a in arrays[:2])
     base, _, way = item.name.partition(", ")
+    pnce.fuse_steps(way == "fused steps")
     function = _peer(base, item.loss) if base in PEERS else ours(item) if base == OURS else torch_formula(item.loss)
     if way == "compiled":
         torch._dynamo.reset()  # noqa: SLF001  (public nowhere)
