@@ -110,6 +110,8 @@ def _place(name: str) -> Function:
 
     @functools.wraps(function)
     def find(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+        if axis is not None and x.size == 0 and x.shape[axis] > 0:  # MLX refuses arrays without rows as well
+            return _indices(mx.max(x, axis=axis, keepdims=keepdims))
         return _indices(function(x, axis=axis, keepdims=keepdims))
 
     return find

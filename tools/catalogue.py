@@ -36,6 +36,7 @@ NO_LOSSES = {
     "concentrations",
     "contrast",
     "explain",
+    "fuse_steps",
     "grad",
     "matryoshka",
     "queue_init",

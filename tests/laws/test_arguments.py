@@ -838,7 +838,8 @@ PUBLIC: Mapping[str, Callable[..., Any]] = {
 FUNCTIONS: Mapping[str, Any] = {
     name: thing
     for name, thing in PUBLIC.items()
-    if name not in RECORDS | ALIASES and name not in {"backends_available", "explain"}  # no arguments, or a loss's
+    if name not in RECORDS | ALIASES
+    and name not in {"backends_available", "explain", "fuse_steps"}  # no arrays, or a loss's
     if not name.startswith("estimation.")  # slow: tests/estimation has their invalid arguments
 }
 
