@@ -435,6 +435,13 @@ def stand_in(session: nox.Session) -> None:
     run_suite(environment(session, "arrays"), "cupy-stand-in", variants=(STAND_IN,), measured=True)
 
 
+@nox.session(venv_backend="none", tags=FULL)
+def fused(session: nox.Session) -> None:
+    """Run cases of the conformance suite with compiled steps, on PyTorch without a GPU."""
+    variants = (f"{NAME}.testing.variants:FUSED",)
+    run_suite(environment(session, "torch"), "torch-fused", *SHORT, "-k", "test_case", variants=variants)
+
+
 @nox.session(venv_backend="none")
 def quick(session: nox.Session) -> None:
     """Check style and types, and run every case on NumPy and some on PyTorch; options of pytest after ``--``."""

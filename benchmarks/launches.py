@@ -259,7 +259,7 @@ def fused(name: str, dtype: str) -> list[float]:
     x, y = arguments_of(name, dtype)
     adapter = adapter_of(x)
     with (
-        started("torch-fused").active(),
+        started("portable_nce.testing.variants:FUSED").active(),
         counted_kernels(COMPILED_SIZE[0] ** 2) as kernels,
         mock.patch.object(torch_fused, "BACKEND", "inductor"),
         mock.patch.object(adapter, "half_product", half_product),

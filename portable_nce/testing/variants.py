@@ -480,14 +480,6 @@ VARIANTS: dict[str, Variant] = {
             cases="forms",
             slice=("values_and_gradients", "saturation", "thirty_two", "awkward", "ranks"),
         ),
-        TorchBlind(
-            name="torch-fused",
-            dtypes=("float32", "bfloat16"),
-            further_dtypes=("float64", "float16"),
-            half_products=True,
-            fused_steps=True,
-            slice=("test_case", "saturation"),
-        ),
         Torch(name="torch-cuda", device_type="cuda", gpu=True, half_products=True, rank_processes=True),
         Jax(
             name="jax-x64",
@@ -519,6 +511,15 @@ VARIANTS: dict[str, Variant] = {
     )
 }
 """All variants of the package, by name."""
+
+FUSED = TorchBlind(
+    name="torch-fused",
+    dtypes=("float32", "bfloat16"),
+    further_dtypes=("float64", "float16"),
+    half_products=True,
+    fused_steps=True,
+)
+"""PyTorch with compiled steps, as ``--variant portable_nce.testing.variants:FUSED``: each case takes seconds."""
 
 
 class UnknownVariantError(LookupError):

@@ -38,7 +38,7 @@ IN_THE_DEFAULT_RUN = {("info_nce", "float32"), ("clip", "bfloat16"), ("supcon", 
 @pytest.fixture
 def fused() -> Iterator[None]:
     """Arrays on the CPU as on a GPU, and all steps compiled."""
-    with started("torch-fused").active():
+    with started("portable_nce.testing.variants:FUSED").active():
         yield
 
 
@@ -234,7 +234,7 @@ def test_a_compiled_function_asks_what_its_arguments_are_and_not_what_it_closes_
 
         return step
 
-    with started("torch-fused").active():
+    with started("portable_nce.testing.variants:FUSED").active():
         step = torch_fused.compiled_step(step_of(closed))
     x, before = torch.ones(4), graphs()
     assert step(None, x, "on").tolist() == [1.0] * 4

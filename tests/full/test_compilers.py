@@ -167,7 +167,7 @@ if WITH_TORCH:
         import torch
 
         found = []
-        for variant in ("torch-halves", "torch-fused"):
+        for variant in ("torch-halves", "portable_nce.testing.variants:FUSED"):
             with started(variant).active():
                 for rows in (6, 8):
                     function, learned, others = call_of(name, rows, "float32")
