@@ -32,7 +32,7 @@ class Replayed:
 
     def __call__(self, layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         """Results of the sweep."""
-        if not adapter_of(arrays[0]).is_plain(arrays):
+        if layout.fused or not adapter_of(arrays[0]).is_plain(arrays):  # compiled steps take no traced arrays
             return self.function(layout, *arrays, need_grad=need_grad)
         programs, numbers = self.programs.setdefault(need_grad, []), (layout.scale, layout.bound)
         for k, program in enumerate(programs):

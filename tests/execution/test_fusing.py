@@ -87,6 +87,19 @@ def test_compiled_steps_equal_uncompiled_ones_and_serve_every_size_and_temperatu
 
 
 @pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("loss", [pnce.info_nce, pnce.clip, lambda x, _: pnce.supcon(x, torch.arange(len(x)) % 5)])
+def test_the_fourth_call_is_the_first(loss: Any) -> None:
+    """In one block of rows, where other calls of a kind are recorded and replayed from the second on."""
+    options = {"logit_scale": 10.0} if loss is pnce.clip else {}
+    given = arrays(40)
+    first, made = differentiated(partial(loss, **options), *given), graphs()
+    for _ in range(3):
+        for x, y in zip(first, differentiated(partial(loss, **options), *given), strict=True):
+            assert torch.equal(x, y)
+    assert graphs() == made
+
+
+@pytest.mark.usefixtures("fused")
 def test_equal_calls_are_equal_whatever_came_in_between() -> None:
     loss, given = partial(LOSSES["info_nce"], t=0.3), arrays(40)
     first = differentiated(loss, *given)
