@@ -994,6 +994,10 @@ def check(call: Call, junk: Mapping[str, Junk]) -> None:
     others = [value for name, value in call.given.items() if name not in junk]
     alone = not any(isinstance(x, (*TYPES.values(), pnce.Queue, list)) for x in others)
     verdicts = {name: "either" if j.verdict == "foreign" and alone else j.verdict for name, j in junk.items()}
+    parts = call.name.startswith(("objectives.", "pairings.", "similarities."))
+    shapes = [getattr(j.value, "shape", ()) for j in junk.values()]
+    if parts and any(isinstance(shape, tuple) and 0 in shape for shape in shapes):
+        return  # a rank may have no rows: the loss decides, and its own arguments are checked below
     refused = not {"refused", "foreign"}.isdisjoint(verdicts.values())
     told = f"{call.name}, {', '.join(f'{name} {j.label}' for name, j in junk.items())}"
     # Some are exponents.

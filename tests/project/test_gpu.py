@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def dry(*options: str) -> list[dict[str, Any]]:
     """Measure one library at tiny sizes."""
     command = [sys.executable, str(gpu.HERE), "--dry", "--measure", *options]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    path = os.pathsep.join([str(gpu.HERE.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return [json.loads(line) for line in result.stdout.splitlines()]
 

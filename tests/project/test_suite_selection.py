@@ -96,7 +96,7 @@ def test_a_blind_variant_knows_every_module_that_asks_for_the_device() -> None:
     root = Path(portable_nce.__file__).parent
     asking = [path for path in root.rglob("*.py") if "testing" not in path.parts and "on_accelerator(" in text(path)]
     modules = {".".join(path.relative_to(root).with_suffix("").parts) for path in asking}
-    assert modules - {"_core.namespace"} == {*CHOOSE_BY_DEVICE}
+    assert modules - {"_core.registry"} == {*CHOOSE_BY_DEVICE}
 
 
 def text(path: Path) -> str:
