@@ -129,7 +129,14 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """`take` with constant indices (see `_indices`)."""
+    """`take` with constant indices (see `_indices`).
+
+    Its derivative with respect to an array without entries raises "[scatter] Updates with shape (0,1) are too large".
+    """
+    if axis is not None and indices.size == 0 and indices.ndim == 1:
+        nothing = [slice(None)] * x.ndim
+        nothing[axis] = slice(0)
+        return x[tuple(nothing)]
     return mx.take(x, mx.stop_gradient(indices), axis=axis)
 
 

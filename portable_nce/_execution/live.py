@@ -167,7 +167,7 @@ def zeroed_entries(x: Array, live: Array | None) -> Array:
 
 def _squares(xp: Namespace, x: Array) -> Array:
     """Sum of the squares of each row."""
-    x = upcast(xp, x if len(x.shape) == 2 else xp.reshape(x, (x.shape[0], -1)))  # noqa: PLR2004  (a matrix)
+    x = upcast(xp, x if len(x.shape) == 2 else xp.reshape(x, (x.shape[0], math.prod(x.shape[1:]))))  # noqa: PLR2004
     return adapter_of(x).row_dots(x, x)
 
 

@@ -266,6 +266,19 @@ def test_the_namespace_keeps_to_the_standard_where_its_own_does_not() -> None:
     np.testing.assert_allclose(np.asarray((vectors * values) @ vectors.T), plain @ plain.T, atol=1e-4)
 
 
+@pytest.mark.parametrize("function", ["argmax", "argmin", "take"])
+def test_functions_of_arrays_without_rows(function: str) -> None:
+    """MLX refuses these, or their derivatives."""
+    xp: Any = namespace_of(mx.zeros(1))
+    x, rows = mx.zeros((0, 3)), mx.zeros((0,), dtype=mx.int32)
+    if function == "take":
+        value, slope = mx.value_and_grad(lambda x: mx.sum(xp.take(x, rows, axis=0)))(x)
+        assert value.item() == 0 and slope.shape == (0, 3)
+        assert xp.take(mx.ones((2, 3)), rows, axis=-1).shape == (2, 0)
+    else:
+        assert getattr(xp, function)(x, axis=1).shape == (0,)
+
+
 def test_nan_is_the_largest_entry() -> None:
     """Unspecified by the standard, assumed by the core."""
     xp: Any = namespace_of(mx.zeros(1))
