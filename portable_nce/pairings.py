@@ -1238,8 +1238,7 @@ def _unit_rows(xp: Namespace, x: Array, *, half: bool) -> tuple[Array, Arrays]:
     unit = normalize(x)
     if not half:
         return unit, (unit,)
-    divisor, part = in_halves(x, unit, dtype)
-    return unit, (part, divisor)
+    return unit, in_halves(x, unit, dtype)
 
 
 def _inner_products(rows: Arrays, columns: Arrays) -> Array:

@@ -55,22 +55,22 @@ Their products are then in the range of float32, and their lengths in that of th
 
 
 def half_rows(x: Array, length: Array, dtype: Any) -> tuple[Array, Array]:
-    """Positive numbers (n, 1) and 16-bit rows, whose quotient is ``x / length`` (0 if the length is infinite).
+    """16-bit rows and positive divisors (n, 1), whose quotient is ``x / length`` (0 if the length is infinite).
 
     If the 16-bit rows of `x` are neither extremely long nor extremely short, they are returned themselves.
     """
     xp, length = namespace_of(x, length), stop_gradient(length)
     most = _NORMAL["bfloat16" in str(dtype)]
     own = clipped(xp, length, 1.0 / most, most)
-    return own, adapter_of(x).rounded_product(stop_gradient(x), own / length, dtype)
+    return adapter_of(x).rounded_product(stop_gradient(x), own / length, dtype), own
 
 
 def in_halves(x: Array, operand: Array, dtype: Any) -> tuple[Array, Array]:
-    """Divisors (n, 1) and 16-bit rows, whose quotient is the operand; its rows are multiples of the rows of `x`."""
+    """16-bit rows and divisors (n, 1), whose quotient is the operand; its rows are multiples of the rows of `x`."""
     x, operand = stop_gradient(x), stop_gradient(operand)
     ((unit, length),) = unit_rows(x)
     xp, size = namespace_of(unit, operand), adapter_of(unit).row_dots(operand, unit)[:, None]
     one, zero = xp.ones_like(size), size == 0
     infinite = xp.logical_or(length == math.inf, xp.max(xp.abs(x), axis=1, keepdims=True) == math.inf)  # or all zeros
-    own, part = half_rows(x, xp.where(infinite, one, xp.where(zero, math.inf, length)), dtype)
-    return own / xp.where(xp.logical_or(infinite, zero), one, size), part
+    part, own = half_rows(x, xp.where(infinite, one, xp.where(zero, math.inf, length)), dtype)
+    return part, own / xp.where(xp.logical_or(infinite, zero), one, size)

@@ -9,7 +9,7 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
 from .inputs import Arrays
-from .products import Operand, operand_of, product, pullback
+from .products import Operand, product, pullback
 
 Route = Callable[[Array], Array]
 """Map from the cotangent of the scores of documents to the cotangent of the products of all tokens."""
@@ -46,7 +46,7 @@ class Channel(NamedTuple):
     def scored(self, rows: Arrays, columns: Arrays) -> tuple[Array, Route | None]:
         """Scores of a tile; for tokens, also the function that routes their cotangent."""
         if self.in_halves:
-            return product(operand_of(rows), operand_of(columns)), None
+            return product(Operand(*rows), Operand(*columns)), None
         return _scored(self.scores, rows, columns)
 
     def pull(
@@ -56,7 +56,7 @@ class Channel(NamedTuple):
         if route is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, route)
         if self.inner_product:
-            return _product_cotangents(operand_of(rows), operand_of(columns), cotangent, turned=turned)
+            return _product_cotangents(Operand(*rows), Operand(*columns), cotangent, turned=turned)
         pullback: Any = self.pullback
         result: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
         return result

@@ -23,11 +23,12 @@ from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagona
 from ..similarities import Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
 from .inputs import Arrays
-from .matrix import Prepared, ScoreMatrix, Statistics, as_arrays, in_one_pass, is_symmetric
+from .matrix import Prepared, ScoreMatrix, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
 from .reweighted import ReweightedPlan
 from .search import argextreme
 from .sets import diagonals_of, partners
+from .statistics import Statistics
 from .triples import excess, triple_sums
 
 
@@ -164,12 +165,10 @@ def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
     if matrix.shard is None or matrix.shards is None or known:
         return objective.values(row), objective.counted(row)
     xp = namespace_of(row.log_odds)
-    flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
-    stacked = xp.stack([*row[:4], *flags], axis=1)
+    stacked = row.stacked()
     indices = matrix.shards.gather(matrix.shard.rows)
     table = xp.take(matrix.shards.gather(stacked), xp.argsort(indices), axis=0)  # in the order of one process
-    all_rows = RowStatistics(*(table[:, k] for k in range(4)), *(stop_gradient(table[:, k]) > 0 for k in (4, 5)))
-    values = objective.values(all_rows)
+    values = objective.values(RowStatistics.unstacked(table))
     return xp.take(values, matrix.shard.rows, axis=0), objective.counted(row)
 
 
@@ -387,7 +386,7 @@ class _OneSide(NamedTuple):
     def constant(self) -> _OneSide:
         """Constant copy."""
         row, top, rest = self.statistics
-        row = RowStatistics._make((*map(stop_gradient, row[:4]), *row[4:]))
+        row = RowStatistics(*map(stop_gradient, row.numbers), *row.flags)
         return _OneSide(self.matrix.constant(), Statistics(row, stop_gradient(top), stop_gradient(rest)))
 
 

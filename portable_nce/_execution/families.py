@@ -23,7 +23,16 @@ from ..pairings import Members
 from .inputs import Arrays
 from .reweighted import Reweighted, ReweightedPlan
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
-from .statistics import PositiveSums, RowSums, each_positive, from_mask, one_per_row, row_statistics, score_cotangents
+from .statistics import (
+    PositiveSums,
+    RowSums,
+    Statistics,
+    each_positive,
+    from_mask,
+    one_per_row,
+    row_statistics,
+    score_cotangents,
+)
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 
@@ -181,8 +190,9 @@ class Softmax(Family):
         if not need_grad:
             return RowLosses(values, counts)
         slopes = objective.pulled(row, self.divided(counts if factor is None else factor), *parameters)
-        coefficient, to_positive = score_cotangents(xp, sums, row, slopes[:4])
-        extra = [xp.zeros_like(values) if x is None else x for x in slopes[4:]]
+        of_row, of_parameters = slopes[: len(row.numbers)], slopes[len(row.numbers) :]
+        coefficient, to_positive = score_cotangents(xp, sums, row, of_row)
+        extra = [xp.zeros_like(values) if x is None else x for x in of_parameters]
         return RowLosses(values, counts, coefficient, to_positive, (*extra, *self.to_weights(weight_slopes)))
 
     def _uses_odds(self, total: ExpSum, positive: Array | PositiveSums) -> bool:
@@ -265,14 +275,13 @@ class Softmax(Family):
 
     def _finish_statistics(self, sums: RowSums, row: RowStatistics, by_row: Arrays, *, need_grad: bool) -> RowLosses:
         xp = self.xp
-        flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
         top = xp.zeros_like(row.log_odds) if sums.negative.top is None else sums.negative.top
         top = xp.where(row.has_negative, stop_gradient(top), xp.zeros_like(top))
         rest = xp.where(row.has_negative, sums.negative.log_total(xp), xp.zeros_like(top))
-        values = xp.stack([row.log_odds, row.spread, rest, row.positive, top, *flags], axis=1)
+        values = Statistics(row, top, rest).stacked()
         if not need_grad:
             return RowLosses(values, row.log_odds)
-        coefficient, to_positive = score_cotangents(xp, sums, row, by_row[:4])
+        coefficient, to_positive = score_cotangents(xp, sums, row, by_row)
         return RowLosses(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in by_row))
 
 

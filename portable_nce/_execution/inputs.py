@@ -100,6 +100,11 @@ class Inputs(NamedTuple):
         return Inputs(*groups)
 
 
+def number_of_varying(counts: tuple[int, ...]) -> int:
+    """Number of arrays in the groups that have gradients."""
+    return sum(counts[: Inputs._fields.index("by_row") + 1])
+
+
 def _separated(operands: Arrays, counts: Counts) -> tuple[Arrays, Arrays]:
     """Split the operands of all channels into operands with a gradient and constants."""
     learned: Arrays = ()

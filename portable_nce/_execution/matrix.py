@@ -24,29 +24,22 @@ from .._core.numerics import continued, entries_at, in_range, normalize, upcast
 from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of, on_accelerator
-from ..objectives.base import Objective, RowStatistics
+from ..objectives.base import Objective
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .families import PairsPlan, Plan, SoftmaxPlan
 from .fusing import is_fusible
-from .inputs import Arrays, Inputs
+from .inputs import Arrays, Inputs, number_of_varying
 from .layouts import Layout
 from .operands import SourceDtypes, operands_of
 from .products import absence
 from .replay import replayed
 from .sets import NO_DIAGONALS, Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
+from .statistics import Statistics
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
 from .two_sided import square_sweep
-
-
-class Statistics(NamedTuple):
-    """Statistics of all rows, and ``lse(negatives) = top + rest`` with a constant `top`."""
-
-    row: RowStatistics
-    top: Array
-    rest: Array
 
 
 class Prepared(NamedTuple):
@@ -462,10 +455,7 @@ class ScoreMatrix(NamedTuple):
         else:
             prepared = matrix.prepared(plan, (), values=True)
         values, _ = in_two_passes(prepared)
-        odds, spread, rest, positive, top, has_negative, has_positive = (values[:, k] for k in range(7))
-        flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
-        top = stop_gradient(top)
-        return Statistics(RowStatistics(odds, spread, top + rest, positive, *flags), top, rest)
+        return Statistics.unstacked(values)
 
     def gather(self, columns: Array) -> Array:
         """Score of each row with one column."""
@@ -539,13 +529,13 @@ def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Ar
     del outputs
     plan, inputs = layout.plan, Inputs.of(layout.counts, arrays)
     if isinstance(plan, SoftmaxPlan) and plan.statistics:
-        weights = tuple(cotangents[0][:, k] for k in range(4))
+        weights = Statistics.slopes_of(cotangents[0])
     else:
         weights, layout = (cotangents[0],), layout._replace(plan=plan._replace(weighted=True))
     weighted = inputs._replace(by_row=(*inputs.by_row, *weights))
     static, all_arrays = layout._replace(counts=weighted.counts), weighted.flat
     gradients = replayed(sweep, static, all_arrays)(static, *all_arrays, need_grad=True)[2:]
-    return tuple(gradients[: sum(layout.counts[:5])])
+    return tuple(gradients[: number_of_varying(layout.counts)])
 
 
 def matrix_of_scores(scores: Array, pairing: Pairing, mask: Array | None = None) -> ScoreMatrix:

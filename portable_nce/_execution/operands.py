@@ -37,7 +37,7 @@ def operands_of(
 ) -> tuple[Similarity, Operands, Operands, float]:
     """A similarity, its row and column operands, and a bound of their inner products (infinite if unknown).
 
-    For 16-bit products, divisors of the rows and the 16-bit numbers follow the operands; both are constants.
+    For 16-bit products, the 16-bit rows and their divisors follow the operands; both are constants.
     """
     rows, columns, bound = measured_operands(similarity, x, y, scale)
     half, scores = source_dtypes.half(similarity, rows[0]), similarity.scores

@@ -20,7 +20,7 @@ from .tiling import Bounds
 
 
 class Operand(NamedTuple):
-    """Rows of a product in float32 or float64; and, for 16-bit products, as 16-bit numbers and divisors.
+    """Rows of a product in float32 or float64; and, for 16-bit products, as 16-bit parts and divisors.
 
     ``x = part / divisor``, with a divisor (n, 1), None if it is 1; columns of `x` beyond those of `part` are multiplied
     in float32. Derivatives are by `x` alone. `weighted`: the part, followed by three columns whose sum is the divisor,
@@ -28,14 +28,14 @@ class Operand(NamedTuple):
     """
 
     x: Array
-    divisor: Array = None
     part: Array = None
+    divisor: Array = None
     weighted: Array = None
     added: Array = None
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """Arguments of `operand_of`, without `added`."""
+        """The fields that are there, without `added`."""
         return tuple([x for x in self[:4] if x is not None])
 
     def with_arrays(self, arrays: Sequence[Array]) -> Operand:
@@ -48,12 +48,6 @@ class Operand(NamedTuple):
         """The columns of `x` beyond the columns of the part, or None."""
         width = self.part.shape[1]
         return None if self.x.shape[1] == width else self.x[:, width:]
-
-
-def operand_of(arrays: Sequence[Array]) -> Operand:
-    """The operand of an array `x`, followed for 16-bit products by the part, or by the divisor and the part."""
-    x, *halves = arrays
-    return Operand(x, *(halves if len(halves) == 2 else [None, *halves]))  # noqa: PLR2004
 
 
 def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:

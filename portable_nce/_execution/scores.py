@@ -77,7 +77,7 @@ class Products(Source):
     @staticmethod
     def cut(inputs: Inputs, need_grad: NeedGrad, bounds: Bounds) -> tuple[list[p.Operand], list[p.Operand]]:
         """Columns of each tile, and with numbers added to their scores, if there are any: the first two arguments."""
-        columns = p.operand_of(inputs.columns)
+        columns = p.Operand(*inputs.columns)
         tiles = p.operand_pieces(p.with_weights(columns) if need_grad.rows else columns, bounds)
         if not inputs.added:
             return tiles, []
@@ -86,7 +86,7 @@ class Products(Source):
 
     def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
         """The rows of a block, the rows multiplied by the sharpness, and the sharpness if it is not in them."""
-        rows = p.operand_of(block.rows)
+        rows = p.Operand(*block.rows)
         scaled, rest = p.sharpened_rows(rows, self.tiles[0], sharpness)
         return rows, p.with_ones(scaled) if self.has_added else scaled, rest
 
@@ -160,7 +160,7 @@ class Channels(Source):
         """Whether cotangents of column operands are transposed: if those of all channels may be."""
         each = by_channel(columns, [channel.columns for channel in channels])
         return all(channel.inner_product for channel in channels) and all(
-            p.sums_are_turned(p.operand_of(own), block, n_rows) for own in each
+            p.sums_are_turned(p.Operand(*own), block, n_rows) for own in each
         )
 
     def positive_scores(self, block: Inputs, start: Array | int) -> None:

@@ -63,7 +63,7 @@ def flags_of(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
 class _Side(NamedTuple):
     """Unit rows and lengths, or rows times a factor (None: 1) without a length; and the scale of the operand (None: 1).
 
-    `halves`: for 16-bit products, numbers (n, 1) and 16-bit rows whose quotient are the rows; or these rows alone.
+    `halves`: for 16-bit products, 16-bit rows and divisors (n, 1) whose quotient are the rows; or these rows alone.
     """
 
     unit: Array
@@ -78,19 +78,17 @@ class _Side(NamedTuple):
 
     @property
     def operands(self) -> Arrays:
-        """The operand; and for 16-bit products its divisor, if there is one, and the 16-bit rows."""
-        if not self.halves:
-            return (self.operand,)
-        *own, part = self.halves
-        if self.scale is None:
-            return self.operand, *own, part
+        """The operand; and for 16-bit products the 16-bit rows, and their divisor if there is one."""
+        if not self.halves or self.scale is None:
+            return self.operand, *self.halves
+        part, *own = self.halves
         xp, shape = namespace_of(self.unit), (self.unit.shape[0], 1)
         if is_number(self.scale):
             divisor = own[0] / self.scale if own else _filled(self.unit, shape, 1.0 / self.scale)
         else:  # a scale of 0 has an infinite inverse
             divisor = (own[0] if own else _filled(self.unit, shape, 1.0)) / self.scale
             divisor = clipped(xp, divisor, -_MOST, _MOST)
-        return self.operand, divisor, part
+        return self.operand, part, divisor
 
     def gradient(self, cotangent: Array | None) -> Array | None:
         """Cotangent of the embeddings, from the cotangent of their operand."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from .._core.autodiff import stop_gradient
 from .._core.logsumexp import ExpSum, exponentials, of_one
 from .._core.numerics import safe_quotient
 from .._core.protocol import Array, Namespace
@@ -47,6 +48,29 @@ class PositiveSums(NamedTuple):
         """A tile, which may be overwritten as the exponentials may, plus the cotangents of these factors."""
         plus_product = adapter_of(x).plus_product
         return plus_product(plus_product(x, self.terms, factors[0, ...]), self.weights, -factors[1, ...])
+
+
+class Statistics(NamedTuple):
+    """Statistics of rows, and ``lse(negatives) = top + rest`` with a constant `top`."""
+
+    row: RowStatistics
+    top: Array
+    rest: Array
+
+    def stacked(self) -> Array:
+        """All in one array (n, 7), with the rest in place of the lse; flags are 0 and 1."""
+        return self.row._replace(negative=self.rest).stacked(self.top)
+
+    @staticmethod
+    def unstacked(table: Array) -> Statistics:
+        """The statistics in an array that `stacked` made."""
+        row, top = RowStatistics.unstacked(table), stop_gradient(table[:, -1])
+        return Statistics(row._replace(negative=top + row.negative), top, row.negative)
+
+    @staticmethod
+    def slopes_of(table: Array) -> tuple[Array, ...]:
+        """The derivatives by the numbers of the rows, in an array of cotangents of `stacked`."""
+        return RowStatistics._make(table[:, k] for k in range(len(RowStatistics._fields))).numbers
 
 
 class RowSums(NamedTuple):

@@ -209,7 +209,7 @@ class _Square:
     def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
         self.need_grad, self.to_rows, self.to_columns, _ = need_grad
         self.rows, self.columns = inputs.rows[0], inputs.columns[0]
-        self.operand = p.operand_of(inputs.rows)
+        self.operand = p.Operand(*inputs.rows)
         self.by_row = inputs.by_row
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
@@ -225,7 +225,7 @@ class _Square:
         # Losses are means over rows, whose number the passes over tiles do not need.
         self.family = Softmax(self.xp, layout.plan, facts._replace(divisor=self.n if layout.mean and finite else None))
         self.blocks, self.bounds = self.tiles_of.blocks, self.tiles_of.bounds
-        columns = p.operand_of(inputs.columns)
+        columns = p.Operand(*inputs.columns)
         self.tiles = p.operand_pieces(p.with_weights(columns) if self.to_rows else columns, self.bounds)
         self.keep = self.tiles_of.keep and self.need_grad
         diagonals, self.numbers = s.without_numbers(layout.sets, (self.n, n_columns))
@@ -276,7 +276,7 @@ class _Square:
         sums = self._pass(sums_of_tile, self.spec)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            rows = p.operand_of(block)
+            rows = p.Operand(*block)
             column_sums, parts = self._exp_sums(carry), []
             for k in self.tiles_of(start):
                 # A rank without rows has no largest score of a column.
@@ -375,7 +375,7 @@ class _Square:
         cotangents = self._pass(cotangents_of_tile, self.spec._replace(clears=scaling.clears))
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            rows, (coefficient, *top_of_rows) = p.operand_of(block[:count]), block[count:]
+            rows, (coefficient, *top_of_rows) = p.Operand(*block[:count]), block[count:]
             top = top_of_rows[0] if tops else None
             to_rows: Array = None
             to_columns = list(carry)

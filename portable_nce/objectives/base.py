@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, get_args
 
-from .._core.autodiff import grad, value_and_grad
+from .._core.autodiff import grad, stop_gradient, value_and_grad
 from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit
 from .._core.equality import EqualByContents, Record
 from .._core.namespace import common_namespace, is_array, namespace_of
@@ -47,6 +47,28 @@ class RowStatistics(NamedTuple):
     positive: Array
     has_negative: Array
     has_positive: Array
+
+    @property
+    def numbers(self) -> tuple[Array, Array, Array, Array]:
+        """The differentiable statistics, in the order of `Slopes`."""
+        return self.log_odds, self.spread, self.negative, self.positive
+
+    @property
+    def flags(self) -> tuple[Array, Array]:
+        """The boolean statistics."""
+        return self.has_negative, self.has_positive
+
+    def stacked(self, *others: Array) -> Array:
+        """All statistics in one array (N, 6), with flags as 0 and 1, before columns of other numbers."""
+        xp = namespace_of(*self.numbers)
+        flags = [xp.astype(x, self.log_odds.dtype) for x in self.flags]
+        return xp.stack([*self.numbers, *flags, *others], axis=1)
+
+    @staticmethod
+    def unstacked(table: Array) -> RowStatistics:
+        """The statistics in an array that `stacked` made."""
+        row = RowStatistics._make(table[:, k] for k in range(len(RowStatistics._fields)))
+        return RowStatistics(*row.numbers, *(stop_gradient(x) > 0 for x in row.flags))
 
 
 Slopes: TypeAlias = tuple[Array | None, Array | None, Array | None, Array | None]
@@ -190,15 +212,15 @@ class Objective(Labelled):
         """
         if self.slopes is not None:
             return tuple(None if slope is None else slope * factor for slope in self.slopes(row, *parameters))
-        flags = row[4:]
+        n_numbers = len(row.numbers)
 
         def total(*varying: Array) -> Array:
-            statistics = RowStatistics._make((*varying[:4], *flags))
-            values = self.values(statistics, *varying[4:])
+            statistics = RowStatistics(*varying[:n_numbers], *row.flags)
+            values = self.values(statistics, *varying[n_numbers:])
             xp = namespace_of(values, factor)
             return xp.reshape(sum_to_scalar(xp, values * factor), ())
 
-        varying = (*row[:4], *parameters)
+        varying = (*row.numbers, *parameters)
         slopes: tuple[Array, ...] = grad(total, tuple(range(len(varying))))(*varying)
         return slopes
 

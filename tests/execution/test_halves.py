@@ -634,7 +634,7 @@ def test_cotangents_of_float16_have_small_entries_and_zeros() -> None:
 def test_rows_that_are_multiplied_by_0_are_0(number: float) -> None:
     """Their divisor is neither 0 nor infinite."""
     x = torch.tensor([[1.0, 2.0], [0.0, 3.0]])
-    divisor, part = in_halves(x, number * x, torch.float16)
+    part, divisor = in_halves(x, number * x, torch.float16)
     assert bool((divisor > 0).all())
     assert bool(divisor.isfinite().all())
     assert torch.equal(part, torch.zeros_like(x).half())
@@ -714,7 +714,7 @@ def test_jax_transforms_products_of_sixteen_bits() -> None:
     """In a rematerialised scan; cotangents are rounded to 16 bits, tangents are not."""
 
     def parts(x: Any, half: Any) -> Operand:
-        return Operand(x, jnp.ones_like(x[:, :1]), jax.lax.stop_gradient(x).astype(half))
+        return Operand(x, jax.lax.stop_gradient(x).astype(half), jnp.ones_like(x[:, :1]))
 
     def in_blocks(x: Any, y: Any, *, half: Any) -> Any:
         def step(carry: Any, block: Any, start: Any) -> Any:
