@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable
 from typing import Any, SupportsIndex, get_args, overload
 
-from ._call import finish
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
     SINGLE,
@@ -36,7 +35,7 @@ from ._core.checks import (
 from ._core.namespace import common_namespace, device_of, is_array, is_number
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
-from ._core.reduction import REDUCTIONS, Reduction
+from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
 from .from_scores import ScorePairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
 from .objectives.base import Objective

@@ -34,7 +34,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from ._call import finish
 from ._core.checks import (
     SINGLE,
     check_bool,
@@ -53,7 +52,7 @@ from ._core.logsumexp import ExpSum, exp_sum, exponentials
 from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import safe_sqrt, sigmoid, softplus, upcast
 from ._core.protocol import Array, Namespace
-from ._core.reduction import REDUCTIONS, Reduction
+from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
 from ._execution.live import counted_by, zeroed, zeroed_entries
 from ._losses.linear_softmax import SoftmaxStatistics, linear_softmax

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from ._call import finish, same_width
+from ._call import same_width
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_block_size,
@@ -27,7 +27,7 @@ from ._core.namespace import common_namespace, device_of, namespace_of
 from ._core.numerics import normalize, sum_to_scalar, upcast
 from ._core.protocol import Array
 from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
-from ._core.reduction import REDUCTIONS, Reduction
+from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
 from ._execution.live import counted_by, zeroed

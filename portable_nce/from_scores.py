@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from . import objectives
-from ._call import contrast_scores, finish, loss_of_scores
+from ._call import contrast_scores, loss_of_scores
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_choice,
@@ -27,7 +27,7 @@ from ._core.logsumexp import exp_sum
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
-from ._core.reduction import REDUCTIONS, Reduction
+from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import (
     AnyArray,
     ArrayOf,

@@ -1,9 +1,8 @@
 """The path from the arguments of a loss to its result: what losses use of it."""
 
-from .checks import check_hardness
-from .embeddings import contrast, contrast_embeddings, statistics_of_rows
 from .entry import (
     Entered,
+    check_hardness,
     enter_embeddings,
     has_own_column,
     pair_scores,
@@ -12,10 +11,9 @@ from .entry import (
     scale_of,
     shards_of_rows,
 )
+from .losses import contrast, contrast_embeddings, contrast_scores, loss_of_scores, statistics_of_rows
 from .matrices import sharpness_of
 from .records import ANY, PAIRED, ColumnLayout, Embedding, LossOptions
-from .results import add, finish
-from .scores import contrast_scores, loss_of_scores
 
 __all__ = [
     "ANY",
@@ -24,13 +22,11 @@ __all__ = [
     "Embedding",
     "Entered",
     "LossOptions",
-    "add",
     "check_hardness",
     "contrast",
     "contrast_embeddings",
     "contrast_scores",
     "enter_embeddings",
-    "finish",
     "has_own_column",
     "loss_of_scores",
     "pair_scores",

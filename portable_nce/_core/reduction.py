@@ -1,16 +1,18 @@
-"""Reduction of row losses."""
+"""Reduction of row losses, and the dtype and shape of results."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
 from .autodiff import stop_gradient
-from .checks import entry_at_hand
-from .namespace import lift_to_tape, namespace_of
+from .checks import entry_at_hand, is_half
+from .namespace import common_namespace, lift_to_tape, namespace_of
 from .numerics import continued, safe_quotient, sum_to_scalar
 from .protocol import Array, Namespace
 from .ranks import Shards
+from .registry import adapter_of
 from .types import ReductionName
 
 _USUAL = 1e-6, 1e6
@@ -125,3 +127,22 @@ class Reduction(NamedTuple):
 def average(first: Array, second: Array) -> Array:
     """Mean of the two directions of a symmetric loss."""
     return 0.5 * first + 0.5 * second
+
+
+def finish(xp: Namespace, result: Array, dtype: Any, reduction: ReductionName) -> Array:
+    """Result in the dtype of the input, and 0-d unless it is one value per row."""
+    if hasattr(result, "__recorded__"):
+        xp = namespace_of(result)  # a parameter of a similarity or objective can be on the tape without the embeddings
+    if is_half(dtype):
+        dtype = adapter_of(result).loss_dtype(result, dtype)
+    result = result if result.dtype == dtype else xp.astype(result, dtype)
+    return result if reduction == "none" else xp.reshape(result, ())
+
+
+def add(parts: Sequence[Array], dtype: Any, reduction: ReductionName, *, divide_by: int = 1) -> Array:
+    """Sum of finished results divided by `divide_by`, in the dtype of the input."""
+    xp, entered = common_namespace(**{f"part {k}": part for k, part in enumerate(parts)})
+    total, *others = (xp.reshape(part, (-1,)) for part in entered)  # NumPy's sum of two 0-d arrays is a scalar
+    for other in others:
+        total = total + other
+    return finish(xp, total / divide_by if divide_by > 1 else total, dtype, reduction)

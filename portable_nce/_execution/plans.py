@@ -48,9 +48,9 @@ class Plan(NamedTuple):
     places: tuple[int | float, ...]
     dtype: Any
 
-    def run(self, sources: Sequence[Any], scale: Any, bound: float) -> tuple[Array, Array]:
+    def run(self, sources: Sequence[Any], rows: Array, scale: Any, bound: float) -> tuple[Array, Array]:
         """Sum of the row losses of a call, and the counts of the rows."""
-        arrays = [sources[k] if isinstance(k, int) else as_arrays((k,), sources[1])[0] for k in self.places]
+        arrays = [sources[k] if isinstance(k, int) else as_arrays((k,), rows)[0] for k in self.places]
         layout = self.layout._replace(bound=bound, scale=None if self.layout.scale is None else scale)
         return adapter_of(arrays[0]).value_and_vjp(self.sweep)(layout, *arrays)
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._call import Entered, LossOptions, enter_embeddings, finish, pair_scores, same_width, shards_of_rows
+from .._call import Entered, LossOptions, enter_embeddings, pair_scores, same_width, shards_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import cast_hint, check_mask, check_shape, is_floating, positive_scalar
 from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import normalize, softplus, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, end_exchange, propagates_errors, widened
+from .._core.reduction import finish
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT
 from .._execution.live import zeroed

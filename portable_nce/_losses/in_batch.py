@@ -13,12 +13,10 @@ from .._call import (
     Embedding,
     Entered,
     LossOptions,
-    add,
     check_hardness,
     contrast_embeddings,
     contrast_scores,
     enter_embeddings,
-    finish,
     has_own_column,
     pair_scores,
     result_dtype,
@@ -46,7 +44,7 @@ from .._core.checks import (
 from .._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks, end_exchange, propagates_errors
-from .._core.reduction import Reduction
+from .._core.reduction import Reduction, add, finish
 from .._core.registry import adapter_of
 from .._core.types import (
     AnyArray,

@@ -5,16 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple, overload
 
-from .._call import (
-    Embedding,
-    LossOptions,
-    add,
-    contrast_embeddings,
-    enter_embeddings,
-    finish,
-    result_dtype,
-    statistics_of_rows,
-)
+from .._call import Embedding, LossOptions, contrast_embeddings, enter_embeddings, result_dtype, statistics_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     SINGLE,
@@ -33,7 +24,7 @@ from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import safe_quotient, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
-from .._core.reduction import Reduction
+from .._core.reduction import Reduction, add, finish
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from .._execution.live import counted_by, zeroed

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from .. import objectives, pairings
-from .._call import ColumnLayout, Embedding, LossOptions, add, contrast_embeddings, enter_embeddings, same_width
+from .._call import ColumnLayout, Embedding, LossOptions, contrast_embeddings, enter_embeddings, same_width
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_bool, check_choice, check_mask, check_shape, shape_of
 from .._core.namespace import namespace_of
 from .._core.numerics import nan_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks, propagates_errors
+from .._core.reduction import add
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews, Precision, ReductionName
 from .._execution.live import zeroed
 from .._execution.operands import SourceDtypes

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS, partial
 from typing import Any
 
-from .._call import add
 from .._core.checks import (
     check_callable,
     check_number,
@@ -21,6 +20,7 @@ from .._core.equality import EqualByContents
 from .._core.namespace import is_array, is_number, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
+from .._core.reduction import add
 from .._core.trees import leaves, mapped
 from .._core.types import ArrayT, Parameters, ReductionName, Result
 

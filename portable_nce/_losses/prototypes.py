@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._call import (
-    PAIRED,
-    ColumnLayout,
-    Embedding,
-    LossOptions,
-    add,
-    contrast_embeddings,
-    enter_embeddings,
-    finish,
-    same_width,
-)
+from .._call import PAIRED, ColumnLayout, Embedding, LossOptions, contrast_embeddings, enter_embeddings, same_width
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_floating,
@@ -32,6 +22,7 @@ from .._core.namespace import common_namespace, device_of, is_number
 from .._core.numerics import reciprocal, safe_sqrt, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, propagates_errors
+from .._core.reduction import add, finish
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives import info_nce

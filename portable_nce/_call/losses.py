@@ -1,4 +1,4 @@
-"""The general loss `contrast`, and the path from arguments to result that all losses share."""
+"""The general loss `contrast`, and the paths from arguments to result that all losses share."""
 
 from __future__ import annotations
 
@@ -12,41 +12,45 @@ from .._core.checks import (
     check_called,
     check_choice,
     is_at_hand,
+    row_weights,
 )
 from .._core.namespace import namespace_of, native
 from .._core.notes import listening
 from .._core.numerics import largest_score, upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, end_exchange, propagates_errors
-from .._core.reduction import Reduction
+from .._core.reduction import REDUCTIONS, Reduction, finish
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from .._execution.evaluate import couples_rows, evaluate, is_row_by_row
-from .._execution.live import all_count
-from .._execution.matrix import ScoreMatrix
+from .._execution.live import all_count, needs_of, scores_without_idle
+from .._execution.matrix import ScoreMatrix, matrix_of_scores
 from .._execution.operands import SourceDtypes, operands_of
 from .._execution.plans import PLANS, Plan, keep, kind_of
 from ..objectives import AnyObjective, Objective, RowStatistics
 from ..objectives import resolve as resolve_objective
+from ..objectives.relic import Relic
 from ..pairings import Pairing, diagonal, two_views
 from ..similarities import (
     AnySimilarity,
     takes_tokens,
 )
 from ..similarities import resolve as resolve_similarity
-from .checks import (
+from .entry import (
     agree_on_arguments,
+    check_both_directions,
     check_hardness,
     check_objective,
     check_objective_across,
     check_similarity,
     checked,
     checked_entries,
+    checked_options,
+    repeat_for_views,
+    scale_in,
 )
-from .entry import checked_options, repeat_for_views, scale_in
 from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of, with_live_rows
 from .records import ANY, OBJECTIVES, ColumnLayout, Embedding, LossCall, LossOptions
-from .results import finish
 
 
 @propagates_errors
@@ -254,7 +258,7 @@ def _compute(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None, kin
 
 
 def _sources(pairing: Pairing, scale: Any, arrays: list[Array], weights: Any, parameters: dict[str, Any]) -> list[Any]:
-    """Candidates for the arrays of a sweep, in an order fixed for the kind of call; the second is the rows."""
+    """Candidates for the arrays of a sweep, in an order that all calls of a kind share."""
     rows, columns, pairs = pairing.arrays
     return [scale, *arrays, *rows, *columns, *pairs, weights, *parameters.values()]
 
@@ -287,7 +291,7 @@ def _run_plan(plan: Plan, call: LossCall) -> Array:
                 return _compute(call, None, None)
         reduction = Reduction(options.reduction, weights).in_units()
         sources = _sources(call.pairing, scale, arrays, reduction.weights, parameters)
-        result, number = plan.run(sources, scale, bound)
+        result, number = plan.run(sources, arrays[0], scale, bound)
         if not plan.layout.mean:
             result = reduction.of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)
@@ -301,3 +305,40 @@ def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, optio
         chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, source_dtypes)
         common: dict[str, Any] = {"block_size": options.block_size, "bound": bound}
         return ScoreMatrix(chosen, rows, others, pairing, **common).statistics().row
+
+
+def contrast_scores(
+    scores: Array, objective: AnyObjective, pairing: Pairing, reduction: Reduction, **options: Any
+) -> Array:
+    """Loss of a score matrix, in its dtype; the options are those of `loss_of_scores`."""
+    xp = namespace_of(scores)
+    loss = loss_of_scores(upcast(xp, scores), objective, pairing, reduction, **options)
+    return finish(xp, loss, scores.dtype, reduction.kind)
+
+
+def loss_of_scores(
+    scores: Array,
+    objective: AnyObjective,
+    pairing: Pairing,
+    reduction: Reduction,
+    *,
+    mask: Array | None,
+    symmetric: bool = False,
+    sharpness: Array | None = None,
+) -> Array:
+    """Loss of upcast scores, of shape (1,) or (N,); all arguments but the reduction have been checked."""
+    check_choice("reduction", reduction.kind, REDUCTIONS)
+    xp = namespace_of(scores)
+    adapter_of(scores).check(scores)
+    reduction = reduction._replace(weights=row_weights(xp, reduction.weights, scores.shape[0], scores)).in_units()
+    if symmetric:
+        given = {"weights": reduction.weights is not None}
+        check_both_directions(tuple(scores.shape), pairing, objective, reduction.kind, given)
+    matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness)
+    crossed = isinstance(objective, Relic)
+    if not all_count(matrix, reduction.weights, both_ways=symmetric or crossed):
+        weights = reduction.weights if is_row_by_row(objective, scores) else None
+        # A row whose only score is -inf has no positive, and does not count: it must stay.
+        needs = needs_of(objective)._replace(negative=False)
+        matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed)
+    return evaluate(objective, matrix, reduction, symmetric=symmetric)
