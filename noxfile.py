@@ -811,9 +811,18 @@ def durations(suite: ET.Element) -> Iterator[tuple[float, str]]:
         yield float(test.get("time", 0)), f"{test.get('classname')}::{test.get('name')}"
 
 
+def failures(suite: ET.Element) -> Iterator[tuple[str, str]]:
+    """Name of each failed test in a report of pytest, and the first line of its error."""
+    for test in suite.iter("testcase"):
+        for kind in ("failure", "error"):
+            for found in test.findall(kind):
+                reason = (found.get("message") or "").partition("\n")[0]
+                yield f"{test.get('classname')}::{test.get('name')}", reason
+
+
 @nox.session(venv_backend="none", tags=FULL)
 def summary(session: nox.Session) -> None:
-    """Print the outcomes of each session, releases, variants that could not run, the slowest tests and the costs.
+    """Print the outcomes of each session, releases, variants that could not run, failed and slow tests, and the costs.
 
     The default run fails if it took more than one and a half times its budget of processor time.
     """
@@ -829,6 +838,11 @@ def summary(session: nox.Session) -> None:
     print("\nArray libraries, by environment:")
     for name in sorted(READY):
         print(f"  {name:38} {', '.join(releases(WORK / 'env' / name)) or 'none'}")
+    failed = [test for suite in suites.values() for test in failures(suite)]
+    if failed:
+        print("\nFailed tests:")
+        for name, reason in failed:
+            print(f"  {name}\n    {reason}")
     print("\nSlowest tests:")
     for seconds, name in sorted((test for suite in suites.values() for test in durations(suite)), reverse=True)[:5]:
         print(f"  {seconds:5.1f} s  {name}")
