@@ -1154,7 +1154,7 @@ def numbers_of_calls() -> Iterator[Any]:
         own = [p for p, kind in call.kinds.items() if isinstance(kind, Number) or getattr(kind, "number", False)]
         numbers = {p: call.given[p] if isinstance(call.given[p], float) else 0.5 for p in own}
         if numbers:
-            short = {name, name.partition(".")[0]} & {*WAYS, "hcl", "pairings", "similarities"} - {"triplet", "nnclr"}
+            short = {name, name.partition(".")[0]} & {"info_nce", "hcl", "siglip", "pairings", "similarities"}
             marks: Any = () if short else pytest.mark.full
             dynamic = None if name in {"info_nce", "hcl", "siglip", "triplet"} else True
             yield pytest.param(call, numbers, dynamic, id=name, marks=marks)

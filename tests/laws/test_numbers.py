@@ -48,7 +48,7 @@ NUMBERS = {name: numbers_of(name) for name in (*(name for name in LOSSES if " " 
 """Numbers of each function of `LOSSES`, bounds, density and diagnostics."""
 
 NAMES = [name for name, numbers in NUMBERS.items() if numbers]
-FEW = ["clip", "info_nce", "nt_xent", "triplet_from_labels"]
+FEW = ["info_nce", "triplet_from_labels"]
 
 
 class Counted:

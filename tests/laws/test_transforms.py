@@ -35,6 +35,8 @@ SURROGATES = {"bounds.fdv", "bounds.flo", "bounds.js_mi", "bounds.mine", "bounds
 """Functions whose gradient, by definition, is not that of their value."""
 
 each_loss = pytest.mark.parametrize("name", EACH)
+each_compiled = pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH))))
+"""Of compiled losses, the default run takes one for each code path; the conformance suite compiles all cases on JAX."""
 each_way = pytest.mark.parametrize("name", WAYS)
 LINEAR = {"bounds.barber_agakov"}
 """Functions whose second derivatives are tensors without memory, which NumPy does not take."""
@@ -173,7 +175,7 @@ class Graphs(list[Any]):
         return graph.forward
 
 
-TRACED = ["info_nce", "contrast labels", "siglip", "moco queue"]
+TRACED = ["info_nce", "siglip", "moco queue"]
 
 
 @pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH)), TRACED))
@@ -208,6 +210,7 @@ def test_torch_compile_with_its_gradient(name: str) -> None:
     close(backward(compiled, call.torch(requires_grad=True), *others), Call(name).expected())
 
 
+@pytest.mark.full
 def test_torch_compile_writes_code_of_its_own() -> None:
     torch.compiler.reset()
     call = Call("info_nce", block_size="auto")
@@ -369,7 +372,7 @@ def test_torch_parameters_and_subclasses() -> None:
 # --- JAX ------------------------------------------------------------------------------------------------------------
 
 
-@each_loss
+@each_compiled
 @blocks
 def test_jax_jit(name: str, block_size: int | None) -> None:
     call = Call(name, block_size=block_size)
@@ -384,7 +387,10 @@ def check_jax_jvp(call: Call, dense: Call, tangents: list[jax.Array]) -> None:
     close(found, [value, sum(np.vdot(g, v) for g, v in zip(gradients, tangents, strict=True))])
 
 
-@pytest.mark.parametrize("name", [name for name in EACH if "." in name and name not in SURROGATES])
+OF_SCORES_ALONE = [name for name in EACH if "." in name and name not in SURROGATES]
+
+
+@pytest.mark.parametrize("name", mostly_full(OF_SCORES_ALONE, OF_SCORES_ALONE[::4]))
 def test_jax_jvp_of_scores(name: str) -> None:
     call = Call(name)
     check_jax_jvp(call, call, [jax.random.normal(jax.random.key(k), x.shape) for k, x in enumerate(call.numbers)])
@@ -397,7 +403,7 @@ def test_jax_plain_style(block_size: int | None) -> None:
     close(slope, Call("info_nce").expected()[1])
 
 
-@each_loss
+@each_compiled
 def test_jax_lowers_every_loss_for_devices_that_are_not_here(name: str) -> None:
     """With products of the highest precision, which is not the default on these devices."""
     call = Call(name, rows=6, block_size="auto")

@@ -32,7 +32,11 @@ def dry(*options: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("library", "losses"),
-    [("torch", ("info_nce",)), ("jax", ("clip", "supcon")), ("cupy", ("info_nce", contestants.LINEAR))],
+    [
+        pytest.param("torch", ("info_nce",), marks=pytest.mark.full),
+        pytest.param("jax", ("clip", "supcon"), marks=pytest.mark.full),
+        ("cupy", ("info_nce", contestants.LINEAR)),
+    ],
 )
 def test_a_library_is_measured(library: str, losses: Sequence[str]) -> None:
     found = dry(library, "--only", *losses, "--budget", "500")
