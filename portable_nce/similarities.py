@@ -23,7 +23,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -41,6 +41,7 @@ from ._core.checks import (
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import in_range, largest_score, normalize, reciprocal, safe_sqrt, upcast
+from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, Parameters, Result, SimilarityName
@@ -60,6 +61,9 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
 
 Operands: TypeAlias = tuple[Array, ...]
 Prepare: TypeAlias = Callable[[Array, Array, Any], tuple[Operands, Operands]]

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     Values = np.ndarray[Any, Any]
 
-__all__ = ["information"]
+__all__ = ["information", "read_table"]
 
-SEPARATORS = ",;\t"
+SEPARATORS = "\t;,"
+"""Separators of cells, by precedence: where tabs or semicolons separate numbers, commas may be decimal points."""
 
 
 def information(options: Namespace) -> int:
@@ -116,22 +117,25 @@ def _opened(path: Path) -> Any:
                 return dict(archive)
         if path.suffix == ".npy":
             return np.load(path)
-        return _table(path)
+        return read_table(path)
     except (OSError, ValueError, EOFError, csv.Error) as error:
         raise Unavailable(f"{path}: {error}") from error
 
 
-def _table(path: Path) -> Values:
+def read_table(path: Path) -> Values:
     """Numbers or names of a file of lines, with commas, semicolons or tabs between them, and perhaps a header.
 
+    With semicolons or tabs, numbers may have decimal commas.
     The first line is a header if none of its cells is a number, and the second line has one.
     """
     import numpy as np
 
     text = path.read_text(encoding="utf-8-sig")
     first = text.partition("\n")[0]
-    separator = max(SEPARATORS, key=first.count)
+    separator = next((one for one in SEPARATORS if one in first), ",")
     lines = [line for line in csv.reader(text.splitlines(), delimiter=separator) if any(cell.strip() for cell in line)]
+    if separator != ",":
+        lines = [[_with_point(cell) for cell in line] for line in lines]
     if not lines:
         raise ValueError("the file has no rows")
     if len({len(line) for line in lines}) > 1:
@@ -145,6 +149,12 @@ def _table(path: Path) -> Values:
     numbers = all(_is_number(cell) for line in lines for cell in line)
     table = np.asarray([[float(cell) if numbers else cell.strip() for cell in line] for line in lines])
     return table[:, 0] if table.shape[1] == 1 else table
+
+
+def _with_point(cell: str) -> str:
+    """Cell with a decimal point, if it is a number with a decimal comma."""
+    other = cell.replace(",", ".", 1)
+    return other if _is_number(other) else cell
 
 
 def _is_number(cell: str) -> bool:

@@ -130,9 +130,10 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
     """
     communicator = communicator_of(group)
     if communicator is None and not isinstance(group, Communicator):
+        before = "" if group is not None else "; torch.distributed has none before init_process_group(), so call that"
         raise TypeError(
             f"group: expected a process group of torch.distributed (initialised), the name of an axis of a JAX mesh, "
-            f"or an object with the methods of portable_nce.Communicator, got {group!r}"
+            f"or an object with the methods of portable_nce.Communicator, got {group!r}{before}"
         )
     native = communicator is not None and not hasattr(communicator, "tell")
     if native and gradients is not None:

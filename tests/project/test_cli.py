@@ -15,6 +15,7 @@ import pytest
 import portable_nce
 from portable_nce._cli import agreement, main
 from portable_nce._cli.agreement import LIMITS, errors
+from portable_nce._cli.information import read_table
 from portable_nce._cli.libraries import Unavailable, open_library, require
 from portable_nce.testing import make_cases
 
@@ -242,6 +243,19 @@ def test_the_mutual_information_of_files(tmp_path: Path) -> None:
         assert (found["settings"]["pairs"], found["settings"]["steps"]) == (100, 5)
     grouped = run("mi", str(tmp_path / "x.npy"), str(tmp_path / "y.csv"), *groups)
     assert "at least 4 independent groups of rows, got 2" in grouped.stderr
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+@pytest.mark.parametrize("point", [".", ","])
+def test_a_file_with_semicolons_or_tabs_may_have_decimal_commas(tmp_path: Path, separator: str, point: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    rows = [[1.5, -0.25, 2000.0], [0.125, 3.0, 1e-3]]
+    path = tmp_path / "x.csv"
+    lines = [separator.join(f"{x}".replace(".", point) for x in row) for row in rows]
+    path.write_text("\n".join([separator.join("abc"), *lines]), encoding="utf-8")
+    numpy.testing.assert_array_equal(read_table(path), rows)
+    path.write_text("\n".join(separator.join(["1,2,3", "a,b"]) for _ in rows), encoding="utf-8")
+    assert read_table(path).tolist() == [["1,2,3", "a,b"]] * 2
 
 
 def test_files_that_are_no_two_arrays(tmp_path: Path) -> None:

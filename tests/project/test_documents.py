@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import pytest
 
 import portable_nce
 from portable_nce._core import registry
+from portable_nce._core.other_names import OTHER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,6 +208,20 @@ def test_every_loss_of_another_library_is_in_the_index() -> None:
         for match in re.finditer(r"^## ((?:losses\.)?\w+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert listed == headings
+
+
+def test_errors_name_the_functions_of_the_index() -> None:
+    """The table of names in the package is the one on the page, without names that are equal here."""
+    index = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for other, ours in re.findall(r"^\| `?([\w.]+)`? \| ([^|]*) \| \[[^]]*\]\(from-", index, re.MULTILINE):
+        name = other.rpartition(".")[2]
+        found.setdefault(name, []).extend(one for one in re.findall(r"`([\w.]+)`", ours) if one != name)
+    assert {name: list(dict.fromkeys(ours)) for name, ours in found.items() if ours} == {
+        name: ours.split() for name, ours in OTHER_NAMES.items()
+    }
+    for ours in OTHER_NAMES.values():
+        assert all(callable(attrgetter(one)(portable_nce)) for one in ours.split())
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
