@@ -118,8 +118,11 @@ def _meant(here: str, name: str) -> list[str]:
 
 
 def _names_of(place: str) -> list[str]:
-    """Public names of a module."""
-    names: list[str] = import_module(f"{_PACKAGE}.{place}".rstrip(".")).__all__
+    """Public names of a module; none if a copy in another library leaves it out."""
+    try:
+        names: list[str] = import_module(f"{_PACKAGE}.{place}".rstrip(".")).__all__
+    except ImportError:
+        return []
     return names
 
 
