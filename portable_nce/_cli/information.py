@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
@@ -61,13 +60,8 @@ def information(options: Namespace) -> int:
 
 
 def _plain(result: MutualInformation) -> dict[str, Any]:
-    """Fields of a result; numbers that a flag rules out are null."""
-
-    def known(value: Any) -> Any:
-        return None if isinstance(value, float) and math.isnan(value) else value
-
-    found = {name: known(value) for name, value in result._asdict().items()}
-    return {**found, "settings": result.settings._asdict(), "sentence": result.sentence(), "report": result.report()}
+    """Fields of a result with its texts; numbers that a flag rules out are null."""
+    return {**result.to_dict(), "sentence": result.sentence(), "report": result.report()}
 
 
 def _loaded(files: list[Path]) -> tuple[Values, Values]:

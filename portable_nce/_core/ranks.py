@@ -76,8 +76,10 @@ class Ranks:
         self.check = check
 
     def __repr__(self) -> str:
-        gradients = "" if self.averaged is None else f", gradients {'averaged' if self.averaged else 'summed'}"
-        return f"<ranks of {self.communicator!r}{gradients}{'' if self.check else ', not checked'}>"
+        if self.averaged is None:
+            return f"<ranks along the axis {self.communicator.name!r} of JAX>"
+        gradients = f"gradients {'averaged' if self.averaged else 'summed'}{'' if self.check else ', not checked'}"
+        return f"<rank {self.communicator.rank} of {self.communicator.size}, {gradients}>"
 
 
 def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: bool = True) -> Ranks:
