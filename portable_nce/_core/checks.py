@@ -327,8 +327,8 @@ def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = 
     return float(value) if is_number(value) else xp.astype(xp.reshape(value, ()), like.dtype)
 
 
-_WEAKEST = 0.2
-"""Factor of cosines below which scores hardly differ, so that a temperature may have been taken for its inverse."""
+_WEAK = 0.005, 0.2
+"""Range of usual temperatures. As factors of cosines, they make scores that hardly differ."""
 
 _USUAL_SCALES = (10.0, 1 / 0.07, 20.0, 50.0, 100.0)
 """Scales of cosines at which trainings start or end; models hold their logarithms."""
@@ -338,30 +338,35 @@ def check_scale_of_cosines(name: str, value: Any, x: Array | None = None) -> Non
     """Warn if a number is the inverse or the logarithm of a usual temperature or scale; `x` is an embedding."""
     if is_being_compiled(x) or not is_number(value):  # a guard on the number would compile a graph for each value
         return
+    if not 0 < value <= 1.0 / _WEAK[0]:  # compared before it is a float, which long integers are not
+        return
     number = float(value)
-    scale = 1.0 / number if name == "temperature" and number else number
-    if 0.0 < scale <= _WEAKEST:
-        wanted = f"below {1.0 / _WEAKEST:g}" if name == "temperature" else f"above {_WEAKEST:g}"
+    scale = 1.0 / number if name == "temperature" else number
+    if _WEAK[0] <= scale <= _WEAK[1]:
+        wanted = f"below {1.0 / _WEAK[1]:g}" if name == "temperature" else f"above {_WEAK[1]:g}"
         other = "a scale" if name == "temperature" else "a temperature"
         warn(
             f"{name}: expected a number {wanted} with cosines, got {number:.4g}, which keeps all scores within "
             f"±{scale:.3g}; if it is {other}, pass its reciprocal, {1.0 / number:.4g}"
         )
-    if name != "temperature" and any(abs(math.exp(min(number, 9.0)) / usual - 1) < 1e-3 for usual in _USUAL_SCALES):  # noqa: PLR2004
+    if name != "temperature" and any(math.isclose(math.exp(number), usual, rel_tol=1e-3) for usual in _USUAL_SCALES):
         warn(
             f"{name}: expected the factor of the scores, got {number:.4g}, which is the logarithm of "
             f"{math.exp(number):.4g}; if it is a logarithm, pass its exponential"
         )
 
 
+_FEW_ENTRIES = 4
+
+
 def check_log_probabilities(name: str, x: Array) -> None:
     """Warn if the entries can be read and are probabilities or counts.
 
     Probabilities are in (0, 1], where logarithms of different counts are not: log 1 = 0, log 3 > 1. Counts are whole
-    numbers, which logarithms of counts above 1 are not.
+    numbers, which logarithms of counts above 1 are not. A few entries may be anything.
     """
     low, high = entries_at_hand(x, least, largest)
-    if low is None or high is None or not 0.0 < low < high < math.inf:
+    if low is None or high is None or not 0.0 < low < high < math.inf or math.prod(x.shape) < _FEW_ENTRIES:
         return
     if high <= 1.0:
         warn(f"{name}: expected logarithms, got entries from {low:.3g} to {high:.3g}; of probabilities, take the log")

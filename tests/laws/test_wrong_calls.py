@@ -400,6 +400,7 @@ SOUND: Mapping[str, Callable[[], Any]] = {
     "logarithms of counts": lambda: pnce.two_tower(X, Y, log_q=np.log(COUNTS)),
     "equal probabilities": lambda: pnce.two_tower(X, Y, log_q=np.zeros(6)),
     "a temperature of inner products": lambda: pnce.info_nce(X, Y, similarity="dot", temperature=14.3),
+    "an extreme temperature": lambda: [pnce.info_nce(X, Y, temperature=t) for t in (1e-3, 1e3)],
     "scales of a sweep": lambda: [
         pnce.clip(X, Y, logit_scale=1 / t) for t in (0.01, 0.07, 0.1, 0.2, 0.3, 0.4, 0.5, 1, 2)
     ],

@@ -129,8 +129,17 @@ def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Restore PyTorch's number of threads, which recipes set."""
+    before = sys.modules["torch"].get_num_threads() if works("torch") else 0
+    yield
+    if before:
+        sys.modules["torch"].set_num_threads(before)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
-@pytest.mark.usefixtures("mylib")
+@pytest.mark.usefixtures("mylib", "threads")
 @pytest.mark.parametrize("page", EXECUTED)
 def test_the_code_of_a_page_runs(page: str) -> None:
     need(page, {name for block in EXECUTED[page] for name in block.modules} - OPTIONAL)
