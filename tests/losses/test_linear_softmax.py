@@ -224,6 +224,20 @@ def test_targets_out_of_range_raise_or_give_nan(options: dict[str, Any], outside
     np.testing.assert_allclose(without, wanted, rtol=1e-5)
 
 
+def test_targets_out_of_range_are_nan_across_ranks() -> None:
+    """Ranks of JAX arrays, which are not read, with two and three of five classes."""
+    targets, classes = np.where(np.arange(N) == 2, V, TARGETS), (slice(0, 2), slice(2, V))
+
+    def on_a_rank(group: Any) -> Any:
+        rows = (slice(0, 3), slice(3, N))[group.rank]
+        arrays = map(jnp.asarray, (X[rows], WEIGHT[classes[group.rank]], targets[rows]))
+        return linear_softmax(*arrays, reduction="none", across=pnce.across(group, gradients="summed"))
+
+    found = np.concatenate(run_ranks(2, on_a_rank))
+    wanted = linear_softmax(X, WEIGHT, TARGETS, reduction="none")
+    np.testing.assert_allclose(found, np.where(np.arange(N) == 2, np.nan, wanted), rtol=1e-5)
+
+
 def test_full_softmax_of_targets_out_of_range_is_nan() -> None:
     scores, beyond = X @ WEIGHT.T, np.where(np.arange(N) == 0, V, TARGETS)
     found = jax.jit(partial(pnce.density.full_softmax, reduction="none"))(scores, beyond)
