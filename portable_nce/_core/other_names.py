@@ -118,10 +118,10 @@ def _meant(here: str, name: str) -> list[str]:
 
 
 def _names_of(place: str) -> list[str]:
-    """Public names of a module; none if a copy in another library leaves it out."""
+    """Public names of a module; none if a copy in another library leaves it out, or it is being imported."""
     try:
         names: list[str] = import_module(f"{_PACKAGE}.{place}".rstrip(".")).__all__
-    except ImportError:
+    except (ImportError, AttributeError):
         return []
     return names
 
