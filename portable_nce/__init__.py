@@ -7,7 +7,6 @@ differentiates any function of arrays, even if the library cannot.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -126,8 +125,9 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     def __getattr__(name: str) -> Any:
         """Import a public name on first use."""
         if name not in __all__:
-            message = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(message, name=name, obj=sys.modules[__name__])
+            from ._core.other_names import no_attribute  # noqa: PLC0415  (only for messages)
+
+            raise no_attribute(__name__, name)
         home = next((home for home, names in _HOMES.items() if name in names.split()), None)
         module = import_module(f".{home or name}", __name__)
         value = globals()[name] = module if home is None else getattr(module, name)

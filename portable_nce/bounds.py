@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, SupportsIndex, get_args, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, get_args, overload
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -34,6 +34,7 @@ from ._core.checks import (
 )
 from ._core.namespace import common_namespace, device_of, is_array, is_number
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
+from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
@@ -65,6 +66,9 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
 
 FORMS: tuple[AnchorForm, ...] = get_args(AnchorForm)
 FEWEST_PAIRS = 4

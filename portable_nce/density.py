@@ -32,7 +32,7 @@ output, and q the prior.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._core.checks import (
     SINGLE,
@@ -40,6 +40,7 @@ from ._core.checks import (
     check_choice,
     check_floating,
     check_indices,
+    check_log_probabilities,
     check_mask,
     check_number,
     check_shape,
@@ -50,7 +51,8 @@ from ._core.checks import (
 )
 from ._core.logsumexp import ExpSum, exp_sum, exponentials
 from ._core.namespace import common_namespace, device_of, is_number
-from ._core.numerics import safe_sqrt, sigmoid, softplus, upcast
+from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
+from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
@@ -79,6 +81,9 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
 
 
 @explained
@@ -818,7 +823,7 @@ def full_softmax(
         masked does not count.
     targets : array of int, shape (N,)
         Index of the observed value of each context, from 0 to V - 1. Out-of-range indices raise for NumPy and eager
-        PyTorch CPU tensors; elsewhere such a context does not count.
+        PyTorch CPU tensors; elsewhere loss and gradients are NaN.
     mask : array of bool, shape (N, V), optional
         Values to include; all by default.
     weights : array, shape (N,), optional
@@ -852,7 +857,9 @@ def full_softmax(
     xp, (scores, targets) = common_namespace(scores=scores, targets=targets)
     rows, values = shape_of("scores", scores, "(N, V)")
     targets = indices_of(xp, "targets", targets, (rows,))
-    check_indices(xp, "targets", targets, values, "the columns of scores")
+    if not check_indices(xp, "targets", targets, values, "the columns of scores"):
+        inside, targets = inside_range(xp, targets, values)
+        scores = nan_outside(scores, inside)
     return info_nce(scores, positives=targets, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -1088,6 +1095,8 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
             one_per_sample = name == names[3] and len(x.shape) == 1
             of_noise = (samples,) if one_per_sample else (rows, samples)
             check_shape(name, x, of_noise if name == names[3] else (rows,))
+        if name in names[2:]:
+            check_log_probabilities(name, x)
     given = mask
     if mask is None:
         mask = xp.ones((rows, samples), dtype=xp.bool, device=device_of(noise))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._call import same_width
 from ._core.autodiff import stop_gradient
@@ -25,6 +25,7 @@ from ._core.checks import (
 from ._core.logsumexp import exponentials
 from ._core.namespace import common_namespace, device_of, namespace_of
 from ._core.numerics import normalize, sum_to_scalar, upcast
+from ._core.other_names import refuses_other_names
 from ._core.protocol import Array
 from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction, finish
@@ -52,6 +53,9 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
 
 
 @explained

@@ -7,7 +7,7 @@ array (N, K) any number. `mask` gives the pairs to include.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import objectives
 from ._call import contrast_scores, loss_of_scores
@@ -26,6 +26,7 @@ from ._core.checks import (
 from ._core.logsumexp import exp_sum
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
+from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import (
@@ -64,6 +65,9 @@ __all__ = [
 
 __dir__ = __all__.copy  # what completion offers
 
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
+
 
 @explained
 def info_nce(
@@ -97,7 +101,8 @@ def info_nce(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         Treatment of several positives; see `portable_nce.objectives.info_nce`.
 
@@ -179,7 +184,8 @@ def flat_nce(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive and a negative, weighted sum, or the weighted losses.
+        Weighted mean over the rows that have a positive and a negative (0 if none has), weighted sum, or the weighted
+        losses.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         Treatment of several positives; see `portable_nce.objectives.flat_nce`.
 
@@ -240,7 +246,8 @@ def dcl(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive and a negative, weighted sum, or the weighted losses.
+        Weighted mean over the rows that have a positive and a negative (0 if none has), weighted sum, or the weighted
+        losses.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         Treatment of several positives; see `portable_nce.objectives.flat_nce`.
 
@@ -367,7 +374,8 @@ def supcon(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         Treatment of several positives; see `portable_nce.objectives.info_nce`.
 
@@ -428,7 +436,8 @@ def nca(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
 
     Returns
     -------
@@ -497,7 +506,8 @@ def dclw(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive and a negative, weighted sum, or the weighted losses.
+        Weighted mean over the rows that have a positive and a negative (0 if none has), weighted sum, or the weighted
+        losses.
 
     Returns
     -------
@@ -627,7 +637,8 @@ def relic(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
 
     Returns
     -------
@@ -771,7 +782,7 @@ def contrastive(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the pairs, weighted sum, or the weighted sums of the rows.
+        Weighted mean over the pairs (0 if there are none), weighted sum, or the weighted sums of the rows.
 
     Returns
     -------
@@ -852,7 +863,7 @@ def triplet(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the triples, weighted sum, or the weighted sums of the rows.
+        Weighted mean over the triples (0 if there are none), weighted sum, or the weighted sums of the rows.
 
     Returns
     -------
@@ -914,7 +925,7 @@ def margin_mse(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that count (0 if none counts), weighted sum, or the weighted losses of the rows.
 
     Returns
     -------

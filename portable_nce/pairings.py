@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, NamedTuple, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -34,6 +34,7 @@ from ._core.equality import EqualByContents, Record
 from ._core.half_precision import in_halves, product_of_flags, product_of_rows
 from ._core.namespace import common_namespace, is_array, namespace_of
 from ._core.numerics import normalize, upcast
+from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, MarginStrategy
@@ -58,6 +59,9 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
 
 STRATEGIES: tuple[MarginStrategy, ...] = get_args(MarginStrategy)
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -41,6 +41,7 @@ from ._core.checks import (
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import in_range, largest_score, normalize, reciprocal, safe_sqrt, upcast
+from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, Parameters, Result, SimilarityName
@@ -60,6 +61,9 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
 
 Operands: TypeAlias = tuple[Array, ...]
 Prepare: TypeAlias = Callable[[Array, Array, Any], tuple[Operands, Operands]]
@@ -147,6 +151,11 @@ class Similarity(EqualByContents):
         # Numbers of matrix products for the scores and for their pullback, for `explain`; differences of features: 0.
         self.products: tuple[int, int] = (0, 0) if self.wide else (1, 2)
 
+    def __repr__(self) -> str:
+        how = "scores with a pullback" if self.pullback is not None else "a plain function"
+        words = [*_words_of(self.prepare), *([] if self.inner_product else _words_of(self.scores))]
+        return f"<similarity {' '.join(dict.fromkeys(words))}: {'inner products' if self.inner_product else how}>"
+
     def transposed(self) -> Similarity:
         """Return the similarity of columns with rows, whose scores are the transpose.
 
@@ -163,6 +172,39 @@ class Similarity(EqualByContents):
 
 AnySimilarity: TypeAlias = SimilarityName | Similarity | Callable[[Array, Array], Array]
 """Type of a `similarity` argument."""
+
+
+_WORDS = {
+    "_dot": "dot",
+    "_dot_scores": "",
+    "_cosine": "cosine",
+    "_scale_apart": "",
+    "_sq_euclidean_scores": "neg_sq_euclidean",
+    "_euclidean_scores": "neg_euclidean",
+    "_cauchy_scores": "cauchy",
+    "_Bilinear": "bilinear",
+    "_Normalized": "normalized",
+    "_OfTokens": "max_sim",
+    "_Tokens": "max_sim",
+    "TokenScores": "",
+    "_OfColumns": "scaled or shifted",
+    "_ColumnScores": "",
+    "_OfPrepared": "prepared",
+    "_Capped": "soft-capped",
+    "TransposedScores": "transposed",
+    "_CriticScores": "",
+}
+"""Words for the functions and records of this module in the `repr` of a similarity."""
+
+
+def _words_of(function: Any) -> Iterator[str]:
+    """Words for a function, and for those that it is built from."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if _WORDS.get(name, name):
+        yield _WORDS.get(name, name)
+    inner = next((getattr(function, part) for part in ("prepare", "scores", "inner") if hasattr(function, part)), None)
+    if inner is not None and callable(inner):
+        yield from _words_of(inner)
 
 
 class _Around(Record):

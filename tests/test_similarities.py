@@ -524,3 +524,27 @@ def test_prepared_columns_are_those_of_the_loss_or_refused(name: str) -> None:
 def test_prepare_refuses_other_similarities(similarity: Any) -> None:
     with pytest.raises(ValueError, match=r'similarity: expected "cosine" or "dot", got .*; offsets'):
         pnce.prepare(KEYS, similarity=similarity)
+
+
+def _critic(x: Any, y: Any) -> Any:
+    return x @ y.T
+
+
+def test_a_similarity_prints_what_it_is() -> None:
+    of, weight = pnce.similarities, np.eye(3)
+    printed = {
+        of.resolve("cosine"): "cosine: inner products",
+        of.resolve("dot"): "dot: inner products",
+        of.resolve("neg_euclidean"): "neg_euclidean: scores with a pullback",
+        of.resolve("cauchy").transposed(): "transposed cauchy: scores with a pullback",
+        of.resolve(_critic): "_critic: a plain function",
+        of.bilinear(weight): "bilinear: inner products",
+        of.normalized(of.bilinear(weight)): "normalized bilinear: inner products",
+        of.max_sim(): "max_sim: a plain function",
+        of.scaled_columns("cosine", np.ones(3)): "scaled or shifted cosine: inner products",
+        of.scaled_columns("neg_sq_euclidean", np.ones(3)): "scaled or shifted neg_sq_euclidean: scores with a pullback",
+        of.soft_capped("dot", 30.0): "dot soft-capped: scores with a pullback",
+        pnce.prepare(weight)[1]: "prepared cosine: inner products",
+    }
+    for similarity, text in printed.items():
+        assert repr(similarity) == f"<similarity {text}>"

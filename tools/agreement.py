@@ -215,8 +215,8 @@ def markdown(columns: Mapping[str, Column]) -> str:
             lines.append(f"| {head} | {dtype} | {line} |")
             head = " |  |  | "
     for name in absent(columns):
-        device = "GPU" if VARIANTS[name].gpu else ""
-        lines.append(f"| `{name}` | {VARIANTS[name].library} | {device} | not run yet | | | | | |")
+        where = "GPU | [apart](gpu.md#what-was-measured)" if VARIANTS[name].gpu else " | not run yet"
+        lines.append(f"| `{name}` | {VARIANTS[name].library} | {where} | | | | | |")
     lines += ["", "All cells are in [agreement.html](agreement.html) and in [agreement.json](agreement.json).", ""]
     return "\n".join(lines)
 

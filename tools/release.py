@@ -147,7 +147,9 @@ def make_links_absolute(page: Path, repository: str, revision: str) -> None:
         return f"{picture}[{text}]({repository}/{kind}/{revision}/{target})"
 
     relative = re.compile(r"(!?)\[([^]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
-    page.write_text(relative.sub(absolute, page.read_text(encoding="utf-8")), encoding="utf-8")
+    text = relative.sub(absolute, page.read_text(encoding="utf-8"))
+    text = re.sub(r'(<img src=")(?![a-z]+:)', rf"\g<1>{repository}/raw/{revision}/", text)
+    page.write_text(text, encoding="utf-8")
 
 
 def recipe(sdist: Path, repository: str) -> str:

@@ -15,6 +15,7 @@ from .._core.checks import (
     check_number,
     check_precision,
     check_rows,
+    check_scale_of_cosines,
     check_shape,
     common_dtype,
     positive_scalar,
@@ -117,6 +118,7 @@ def enter_embeddings(
     the temperature and the row weights are checked. `numbers` may be arrays of one entry.
     """
     options = checked_options(options)
+    warn_of_scale(options, next(iter(embeddings.values())))
     entered = entered_from(embeddings, options, {**(numbers or {}), options.scaled_by: options.temperature}, others)
     xp, arrays, weights = entered.xp, entered.arrays, entered.options.weights
     scale = entered.others.pop(options.scaled_by)
@@ -133,6 +135,12 @@ def enter_embeddings(
             scale = temperature_of(xp, scale, n_rows, arrays[0], shared=options.across is not None)
         weights = row_weights(xp, weights, n_rows, arrays[0])
     return entered._replace(options=entered.options._replace(temperature=scale, weights=weights))
+
+
+def warn_of_scale(options: LossOptions, x: Any) -> None:
+    """Warn if the temperature or scale of cosines is a number that looks like its inverse or its logarithm."""
+    if isinstance(options.similarity, str) and options.similarity == "cosine":
+        check_scale_of_cosines(options.scaled_by, options.temperature, x.array if isinstance(x, Embedding) else x)
 
 
 def checked_options(options: LossOptions) -> LossOptions:

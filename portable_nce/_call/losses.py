@@ -48,6 +48,7 @@ from .entry import (
     checked_options,
     repeat_for_views,
     scale_in,
+    warn_of_scale,
 )
 from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of, with_live_rows
 from .records import ANY, OBJECTIVES, ColumnLayout, Embedding, LossCall, LossOptions
@@ -103,7 +104,7 @@ def contrast(
     weights : array, shape (N,), optional
         Weights of the rows (with `symmetric`, of the columns too).
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that count (0 if none counts), weighted sum, or the weighted losses of the rows.
     hardness : float, default: 0.0
         Strength α ≥ 0 of the emphasis on hard negatives: the constant :math:`\alpha\, \mathrm{sg}(s_{ij})` is added to
         their scores :math:`g_{ij}`. For objectives of the softmax family.
@@ -185,6 +186,7 @@ def contrast_embeddings(
     The objective and the `factor` of the loss may be functions of the temperature (or logit scale) and `parameters`,
     which are numbers or arrays of one entry. The result has the dtype of the arrays, or `dtype`.
     """
+    warn_of_scale(options, next(iter(embeddings.values())))
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
     call = LossCall(embeddings, objective, pairing, options, layout, parameters, dtype)
     kind = None if factor is not None else kind_of(call)

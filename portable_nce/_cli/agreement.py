@@ -22,8 +22,6 @@ from ..testing import make_cases
 from .libraries import OpenLibrary, Unavailable, open_library
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ..testing import Case
 
 __all__ = ["LIMITS", "check", "errors"]
@@ -53,8 +51,8 @@ Rounding a similarity costs about one unit, which a temperature of 0.03 in the s
 the score. Sums of a few terms cost the rest.
 """
 
-Results = list["np.ndarray[Any, Any]"]
-"""Value and gradients of a case, as NumPy arrays of floats or mpmath numbers."""
+Results = list[list[Any]]
+"""Value and gradients of a case, as flat lists of floats or mpmath numbers."""
 
 
 @dataclass
@@ -72,7 +70,7 @@ class Column:
     def add(self, case: Case, exact: Results) -> None:
         """Compute a case and record its errors if they are the worst of its loss."""
         result = differentiate(self.library.asarray, case, self.dtype)
-        numbers = [self.library.to_numpy(x) for x in result]
+        numbers = [self.library.to_list(x) for x in result]
         for kind, error in errors(numbers, exact, EPS[self.dtype]):
             key = (case.loss, kind)
             self.worst[key] = max(self.worst.get(key, 0.0), error)
@@ -128,16 +126,10 @@ def _shown(cases: Sequence[Case]) -> Iterator[Case]:
 def errors(result: Results, exact: Results, eps: float) -> Iterator[tuple[str, float]]:
     """Errors of the value and of each gradient, in units in the last place."""
     for kind, numbers, wanted in zip(["value", *["gradient"] * (len(exact) - 1)], result, exact, strict=True):
-        difference = max(abs(x - y) for x, y in zip(_exactly(numbers), _exactly(wanted), strict=True))
-        scale = max(map(abs, _exactly(wanted)))
+        difference = max(abs(x - y) for x, y in zip(numbers, wanted, strict=True))
+        scale = max(map(abs, wanted))
         unit = eps * (scale or 1)  # an exact 0 has no last place: relative to 1
         yield kind, float(difference / unit)
-
-
-def _exactly(numbers: np.ndarray[Any, Any]) -> list[Any]:
-    """Entries of an array, unrounded: Python floats or mpmath numbers."""
-    numbers = numbers if numbers.dtype == object else numbers.astype("float64")
-    return [*numbers.reshape(-1).tolist()]
 
 
 def differentiate(asarray: Callable[[Any, str], Any], case: Case, dtype: str) -> list[Any]:
@@ -165,15 +157,28 @@ def _oracle() -> tuple[Callable[[Case], Results], str]:
         mpmath.mp.dps = DIGITS
 
         def exact(case: Case) -> Results:
-            return [x._data for x in differentiate(library.asarray, case, "float64")]  # noqa: SLF001  (no public way)
+            results = differentiate(library.asarray, case, "float64")
+            return [x._data.reshape(-1).tolist() for x in results]  # noqa: SLF001  (no public way)
 
         return exact, f"the same code in {DIGITS} digits (mparray {library.adapter.version})"
-    library = open_library("numpy")
+    library = _double(backends_available())
 
     def double(case: Case) -> Results:
-        return [library.to_numpy(x) for x in differentiate(library.asarray, case, "float64")]
+        return [library.to_list(x) for x in differentiate(library.asarray, case, "float64")]
 
-    return double, f"NumPy {library.adapter.version} in float64; exact with an mparray that works"
+    return double, f"{library.name} {library.adapter.version} in float64; exact with an mparray that works"
+
+
+def _double(names: Sequence[str]) -> OpenLibrary:
+    """NumPy, or else the first working library with float64."""
+    for name in sorted(names, key=lambda name: name != "numpy"):
+        try:
+            library = open_library(name)
+        except Unavailable:
+            continue
+        if "float64" in library.adapter.dtypes:
+            return library
+    raise Unavailable('a reference in float64 is needed; pip install "portable_nce[numpy]"')
 
 
 def _libraries(backends: Sequence[str] | None) -> list[OpenLibrary]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
@@ -19,9 +18,10 @@ if TYPE_CHECKING:
 
     Values = np.ndarray[Any, Any]
 
-__all__ = ["information"]
+__all__ = ["information", "read_table"]
 
-SEPARATORS = ",;\t"
+SEPARATORS = "\t;,"
+"""Separators of cells, by precedence: where tabs or semicolons separate numbers, commas may be decimal points."""
 
 
 def information(options: Namespace) -> int:
@@ -60,13 +60,8 @@ def information(options: Namespace) -> int:
 
 
 def _plain(result: MutualInformation) -> dict[str, Any]:
-    """Fields of a result; numbers that a flag rules out are null."""
-
-    def known(value: Any) -> Any:
-        return None if isinstance(value, float) and math.isnan(value) else value
-
-    found = {name: known(value) for name, value in result._asdict().items()}
-    return {**found, "settings": result.settings._asdict(), "sentence": result.sentence(), "report": result.report()}
+    """Fields of a result with its texts; numbers that a flag rules out are null."""
+    return {**result.to_dict(), "sentence": result.sentence(), "report": result.report()}
 
 
 def _loaded(files: list[Path]) -> tuple[Values, Values]:
@@ -116,22 +111,25 @@ def _opened(path: Path) -> Any:
                 return dict(archive)
         if path.suffix == ".npy":
             return np.load(path)
-        return _table(path)
+        return read_table(path)
     except (OSError, ValueError, EOFError, csv.Error) as error:
         raise Unavailable(f"{path}: {error}") from error
 
 
-def _table(path: Path) -> Values:
+def read_table(path: Path) -> Values:
     """Numbers or names of a file of lines, with commas, semicolons or tabs between them, and perhaps a header.
 
+    With semicolons or tabs, numbers may have decimal commas.
     The first line is a header if none of its cells is a number, and the second line has one.
     """
     import numpy as np
 
     text = path.read_text(encoding="utf-8-sig")
     first = text.partition("\n")[0]
-    separator = max(SEPARATORS, key=first.count)
+    separator = next((one for one in SEPARATORS if one in first), ",")
     lines = [line for line in csv.reader(text.splitlines(), delimiter=separator) if any(cell.strip() for cell in line)]
+    if separator != ",":
+        lines = [[_with_point(cell) for cell in line] for line in lines]
     if not lines:
         raise ValueError("the file has no rows")
     if len({len(line) for line in lines}) > 1:
@@ -145,6 +143,12 @@ def _table(path: Path) -> Values:
     numbers = all(_is_number(cell) for line in lines for cell in line)
     table = np.asarray([[float(cell) if numbers else cell.strip() for cell in line] for line in lines])
     return table[:, 0] if table.shape[1] == 1 else table
+
+
+def _with_point(cell: str) -> str:
+    """Cell with a decimal point, if it is a number with a decimal comma."""
+    other = cell.replace(",", ".", 1)
+    return other if _is_number(other) else cell
 
 
 def _is_number(cell: str) -> bool:

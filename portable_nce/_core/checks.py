@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import re
 import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, get_args
 
-from .namespace import common_namespace, device_of, is_array, is_number, namespace_of, native
+from .namespace import common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of, native
 from .protocol import Array, Namespace
 from .registry import COMPILER, adapter_of, on_accelerator, outside_of_compiler
 from .remedies import FUNCTIONS, remedy_for
@@ -43,7 +45,9 @@ def nearest(value: object, allowed: Collection[str]) -> str:
     """Remedy that names the nearest of the strings `allowed`; empty if none is near."""
     from difflib import get_close_matches  # noqa: PLC0415  (only for messages)
 
-    near = get_close_matches(str(value), allowed, 1)
+    plain = {re.sub(r"\W|_", "", name).lower(): name for name in allowed}
+    same = plain.get(re.sub(r"\W|_", "", str(value)).lower())
+    near = [same] if same else get_close_matches(str(value), allowed, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -321,6 +325,66 @@ def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = 
     """Number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
     check_scalar(name, value, above=above, limits=SINGLE if like.dtype == xp.float32 else _DOUBLE)
     return float(value) if is_number(value) else xp.astype(xp.reshape(value, ()), like.dtype)
+
+
+_WEAK = 0.005, 0.2
+"""Range of usual temperatures. As factors of cosines, they make scores that hardly differ."""
+
+_USUAL_SCALES = (10.0, 1 / 0.07, 20.0, 50.0, 100.0)
+"""Scales of cosines at which trainings start or end; models hold their logarithms."""
+
+
+def check_scale_of_cosines(name: str, value: Any, x: Array | None = None) -> None:
+    """Warn if a number is the inverse or the logarithm of a usual temperature or scale; `x` is an embedding."""
+    if is_being_compiled(x) or not is_number(value):  # a guard on the number would compile a graph for each value
+        return
+    if not 0 < value <= 1.0 / _WEAK[0]:  # compared before it is a float, which long integers are not
+        return
+    number = float(value)
+    scale = 1.0 / number if name == "temperature" else number
+    if _WEAK[0] <= scale <= _WEAK[1]:
+        wanted = f"below {1.0 / _WEAK[1]:g}" if name == "temperature" else f"above {_WEAK[1]:g}"
+        other = "a scale" if name == "temperature" else "a temperature"
+        warn(
+            f"{name}: expected a number {wanted} with cosines, got {number:.4g}, which keeps all scores within "
+            f"±{scale:.3g}; if it is {other}, pass its reciprocal, {1.0 / number:.4g}"
+        )
+    if name != "temperature" and any(math.isclose(math.exp(number), usual, rel_tol=1e-3) for usual in _USUAL_SCALES):
+        warn(
+            f"{name}: expected the factor of the scores, got {number:.4g}, which is the logarithm of "
+            f"{math.exp(number):.4g}; if it is a logarithm, pass its exponential"
+        )
+
+
+_FEW_ENTRIES = 4
+
+
+def check_log_probabilities(name: str, x: Array) -> None:
+    """Warn if the entries can be read and are probabilities or counts.
+
+    Probabilities are in (0, 1], where logarithms of different counts are not: log 1 = 0, log 3 > 1. Counts are whole
+    numbers, which logarithms of counts above 1 are not. A few entries may be anything.
+    """
+    low, high = entries_at_hand(x, least, largest)
+    if low is None or high is None or not 0.0 < low < high < math.inf or math.prod(x.shape) < _FEW_ENTRIES:
+        return
+    if high <= 1.0:
+        warn(f"{name}: expected logarithms, got entries from {low:.3g} to {high:.3g}; of probabilities, take the log")
+    elif low >= 1.0 and entry_at_hand(x, _all_whole):
+        warn(f"{name}: expected logarithms, got whole numbers from {low:g} to {high:g}; of counts, take the log")
+
+
+def _all_whole(xp: Namespace, x: Array) -> Array:
+    return xp.all(xp.floor(x) == x)
+
+
+def warn(message: str) -> None:
+    """Issue a UserWarning at the line that called the package."""
+    package = __name__.rpartition("._core.")[0]
+    frame, level = sys._getframe(), 1  # noqa: SLF001  (`inspect.currentframe` is the same)
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(f"{package}."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf, rows: int | None = None) -> None:

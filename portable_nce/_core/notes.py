@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Counted(NamedTuple):
+    """Note of a reduction: its row weights, 0 where a row does not count; or how many terms each row has."""
+
+    numbers: Any
+
 
 _listeners: list[tuple[int, list[Any]]] = []
 

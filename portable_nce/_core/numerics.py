@@ -7,7 +7,7 @@ from typing import Any
 
 from .autodiff import stop_gradient
 from .checks import entries_at_hand, entry_at_hand, is_at_hand, is_empty, is_half, largest, least
-from .namespace import device_of, is_array, is_being_compiled, namespace_of
+from .namespace import device_of, is_array, is_being_compiled, lift_to_tape, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
@@ -274,3 +274,19 @@ def _pull_unit_rows(
     along = xp.sum(to_unit * unit, axis=-1, keepdims=True)
     along = along - to_length * xp.where(length == math.inf, xp.zeros_like(length), length)
     return (pulled_unit_rows(unit, length, to_unit, along),)
+
+
+def inside_range(xp: Namespace, index: Array, count: int) -> tuple[Array, Array]:
+    """Mask of indices from 0 to `count` - 1, and the indices with 0 in place of the others."""
+    inside = xp.logical_and(index >= 0, index < count)
+    return inside, xp.where(inside, index, xp.zeros_like(index))
+
+
+def nan_outside(x: Array, inside: Array) -> Array:
+    """Copy `x` (N, D) with NaN in the rows whose index is not `inside` its range, as JAX's `take` has.
+
+    The factor is 0/0: an array of NaN would raise under JAX's `jax_debug_nans` wherever the indices are.
+    """
+    ((x, inside),) = lift_to_tape((x, inside))
+    one = namespace_of(inside).astype(inside, x.dtype)[:, None]
+    return x * (one / one)

@@ -76,8 +76,10 @@ class Ranks:
         self.check = check
 
     def __repr__(self) -> str:
-        gradients = "" if self.averaged is None else f", gradients {'averaged' if self.averaged else 'summed'}"
-        return f"<ranks of {self.communicator!r}{gradients}{'' if self.check else ', not checked'}>"
+        if self.averaged is None:
+            return f"<ranks along the axis {self.communicator.name!r} of JAX>"
+        gradients = f"gradients {'averaged' if self.averaged else 'summed'}{'' if self.check else ', not checked'}"
+        return f"<rank {self.communicator.rank} of {self.communicator.size}, {gradients}>"
 
 
 def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: bool = True) -> Ranks:
@@ -130,9 +132,10 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
     """
     communicator = communicator_of(group)
     if communicator is None and not isinstance(group, Communicator):
+        before = "" if group is not None else "; torch.distributed has none before init_process_group(), so call that"
         raise TypeError(
             f"group: expected a process group of torch.distributed (initialised), the name of an axis of a JAX mesh, "
-            f"or an object with the methods of portable_nce.Communicator, got {group!r}"
+            f"or an object with the methods of portable_nce.Communicator, got {group!r}{before}"
         )
     native = communicator is not None and not hasattr(communicator, "tell")
     if native and gradients is not None:

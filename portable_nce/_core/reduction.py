@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_args
 from .autodiff import stop_gradient
 from .checks import entry_at_hand, is_half
 from .namespace import common_namespace, lift_to_tape, namespace_of
+from .notes import Counted, listens, note
 from .numerics import continued, safe_quotient, sum_to_scalar
 from .protocol import Array, Namespace
 from .ranks import Shards
@@ -98,6 +99,8 @@ class Reduction(NamedTuple):
         # 0 times inf or NaN would be NaN.
         dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.logical_not(xp.isfinite(values)), weight == 0))
         weighted = xp.where(dead, xp.zeros_like(values), values) * weight
+        if listens():
+            note(Counted(weight if number is None else weight * rest[0]))
         if self.kind == "none":
             return weighted
         total = sum_to_scalar(xp, weighted)
@@ -105,11 +108,13 @@ class Reduction(NamedTuple):
 
     def of_sum(self, total: Array, number: Array) -> Array:
         """Mean or sum from the weighted sum of the values, of shape (1,), and their counts."""
-        if self.kind == "sum":
+        if self.kind == "sum" and not listens():
             return self._of_totals(total, number)
         arrays = (total, number) if self.weights is None else (total, number, self.weights)
         ((total, norm, *weights),) = lift_to_tape(arrays)
-        return self._of_totals(total, norm * weights[0] if weights else norm)
+        norm = norm * weights[0] if weights else norm
+        note(Counted(norm))
+        return self._of_totals(total, norm)
 
     def _of_totals(self, total: Array, norm: Array) -> Array:
         total = total if self.factor is None else total * self.factor

@@ -258,10 +258,27 @@ def _import_backend(file: str) -> Any:
     except ModuleNotFoundError as error:
         if str(error.name).rpartition(".")[2] != "backends":
             raise
-        raise ImportError(
-            "portable_nce was imported from its source tree, where the adapters lie in a folder beside it: install it "
-            "(python -m pip install -e .), or run pytest itself rather than python -m pytest"
-        ) from error
+        _import_folder_beside()
+        return _import_backend(file)
+
+
+def _import_folder_beside() -> None:
+    """Import the folder `backends` of a source tree, which lies beside this package, as the package's own.
+
+    After ``pip install .`` in a clone, Python finds the source tree before the installed package in that folder.
+    """
+    from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415  (in a source tree only)
+    from pathlib import Path  # noqa: PLC0415
+
+    package = str(__package__).rpartition(".")[0]
+    folder = Path(__file__).parents[2] / "backends"
+    place = folder / "__init__.py"
+    spec = spec_from_file_location(f"{package}.backends", place, submodule_search_locations=[str(folder)])
+    if spec is None or spec.loader is None or not (folder / "tape.py").is_file():
+        raise ImportError(f"{package}.backends: expected the folder of adapters, got none; install the package again")
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[package].backends = module  # type: ignore[attr-defined]  # as an import statement does
 
 
 def _namespace_in(file: str) -> Callable[[], Any]:

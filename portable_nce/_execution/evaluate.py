@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
 from .._core.namespace import common_namespace, is_array, is_number, lift_to_tape, namespace_of
-from .._core.notes import note
+from .._core.notes import Counted, note
 from .._core.numerics import softplus, upcast, zeros
 from .._core.protocol import Array
 from .._core.reduction import Reduction, average
@@ -112,6 +112,7 @@ def summed(prepared: Prepared, reduction: Reduction) -> Array:
     """Reduced row losses of a one-pass sweep, which computes a plain mean itself."""
     value, number = in_one_pass(prepared)
     if prepared.layout.mean:
+        note(Counted(number))
         return value
     if prepared.inverse is not None:
         number = namespace_of(number).take(number, prepared.inverse, axis=0)

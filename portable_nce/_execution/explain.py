@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._core.checks import check_callable
-from .._core.notes import listening
+from .._core.namespace import namespace_of
+from .._core.notes import Counted, listening
 from .._core.numerics import itemsize
 from .._core.ranks import Traffic
 from .._core.registry import adapter_of
@@ -93,12 +94,16 @@ class Explanation(NamedTuple):
         The sweeps and searches in their order; none if the loss holds its score matrix.
     traffic : tuple of (str, int)
         Exchanges between ranks for the value: kind, and number of bytes that this rank sent.
+    counted : int or None
+        Number of row losses that count on this rank, over all score matrices and directions; None if entries cannot be
+        read. If it is 0, so is the loss, whatever the embeddings are.
     """
 
     objectives: tuple[str, ...]
     pairings: tuple[str, ...]
     sweeps: tuple[Sweep, ...]
     traffic: tuple[tuple[str, int], ...] = ()
+    counted: int | None = None
 
     def __repr__(self) -> str:
         """The call in a few lines."""
@@ -106,6 +111,8 @@ class Explanation(NamedTuple):
         lines = [parts] if self.objectives else ["no objective of a score matrix"]
         lines += [repr(sweep) for sweep in self.sweeps] or ["no sweep: all scores are held"]
         lines += [f"{kind} of {size} bytes" for kind, size in self.traffic]
+        if self.counted == 0:
+            lines.append("no row counts, so the loss is 0: rows need a positive, a weight, and pairs that a mask keeps")
         return "\n".join(lines)
 
 
@@ -152,13 +159,22 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
     with listening() as notes:
         loss(*arrays, **options)
     pairings = [str(note) for note in notes if isinstance(note, Pairing)]
-    objectives = [str(note) for note in notes if not isinstance(note, (Pairing, Passes, Searched, Traffic))]
+    objectives = [str(note) for note in notes if not isinstance(note, (Pairing, Passes, Searched, Traffic, Counted))]
     return Explanation(
         tuple(dict.fromkeys(_name(text) for text in objectives)),
         tuple(dict.fromkeys(_name(text) for text in pairings)),
         _reports(notes),
         tuple((note.kind, note.size) for note in notes if isinstance(note, Traffic)),
+        _number_of([note for note in notes if isinstance(note, Counted)]),
     )
+
+
+def _number_of(notes: Sequence[Counted]) -> int | None:
+    """Number of rows that count, read from any device; None within a transformation."""
+    try:
+        return sum(int(namespace_of(note.numbers).sum(note.numbers > 0)) for note in notes) if notes else None
+    except (RuntimeError, TypeError, ValueError):  # entries of traced arrays and of arrays without data
+        return None
 
 
 def _name(text: str) -> str:

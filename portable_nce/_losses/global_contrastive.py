@@ -73,7 +73,8 @@ def sogclr(
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the queries that have a positive and a negative, weighted sum, or the weighted losses.
+        Weighted mean over the queries that have a positive and a negative (0 if none has), weighted sum, or the
+        weighted losses.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`. Value and gradient take two passes.
     precision : {"high", "highest"}, optional

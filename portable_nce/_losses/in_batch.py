@@ -121,7 +121,8 @@ def info_nce(
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+        Weighted mean over the queries that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        queries.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         Treatment of several positives; see `portable_nce.objectives.info_nce`.
     hardness : float, default: 0.0
@@ -239,7 +240,8 @@ def n_tuple(
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+        Weighted mean over the queries that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        queries.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -331,8 +333,8 @@ def cpc(
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the contexts that have a positive, weighted sum, or the weighted losses of the contexts; a
-        loss is the mean over the steps.
+        Weighted mean over the contexts that have a positive (0 if none has), weighted sum, or the weighted losses of
+        the contexts; a loss is the mean over the steps.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -673,7 +675,8 @@ def relic(
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional

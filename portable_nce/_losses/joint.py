@@ -65,7 +65,8 @@ def joint_info_nce(
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+        Weighted mean over the queries that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        queries.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`. Value and gradient take two passes.
     precision : {"high", "highest"}, optional

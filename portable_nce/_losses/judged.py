@@ -71,7 +71,8 @@ def distillation(
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the queries that count, weighted sum, or the weighted losses of the queries.
+        Weighted mean over the queries that count (0 if none counts), weighted sum, or the weighted losses of the
+        queries.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -186,7 +187,8 @@ def gist_embed(
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+        Weighted mean over the queries that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        queries.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional

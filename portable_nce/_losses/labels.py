@@ -102,7 +102,8 @@ def supcon(
     weights : array, shape (N,), optional
         Weights of the rows. The number of positives of each row turns the mean over rows into one over positive pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         ``"each"`` is the paper's L_out, at least the logarithm of the number of positives; ``"pooled"`` its L_in, up to
         that logarithm; ``"separate"`` leaves the other positives out of the denominator (NT-Xent of labels in optax and
@@ -216,7 +217,8 @@ def nca(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -307,7 +309,8 @@ def soft_nearest_neighbor(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -530,7 +533,7 @@ def triplet_from_labels(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the triples, weighted sum, or the weighted sums of the rows.
+        Weighted mean over the triples (0 if there are none), weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
         Rows per block of the search for the hardest and easiest pairs; None holds all distances; ``"auto"`` does so up
         to about four million. Rules with all or semi-hard pairs always hold all distances.

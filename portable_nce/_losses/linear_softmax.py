@@ -21,7 +21,7 @@ from .._core.checks import (
 )
 from .._core.logsumexp import ExpSum, factors
 from .._core.namespace import lift_to_tape, namespace_of
-from .._core.numerics import safe_quotient, sum_to_scalar, upcast, zeros
+from .._core.numerics import inside_range, nan_outside, safe_quotient, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from .._core.reduction import Reduction, add, finish
@@ -143,7 +143,7 @@ def linear_softmax(
         Weight W of the layer: a row for each word or item.
     targets : array of int, shape (N,)
         Index t of each row's target, from 0 to V - 1, or `ignore_index`. Out-of-range indices raise for NumPy and eager
-        PyTorch CPU tensors; elsewhere such a row does not count.
+        PyTorch CPU tensors; elsewhere loss and gradients are NaN.
     bias : array, shape (V,), optional
         Bias b of the layer; differentiable. It must be finite.
     softcap : float, optional
@@ -159,7 +159,7 @@ def linear_softmax(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that count (0 if none counts), weighted sum, or the weighted losses of the rows.
     return_statistics : bool, default: False
         Whether to return the log-sum-exp and the target's logit of each row too; differentiable.
     block_size : int, None or "auto", default: "auto"
@@ -235,18 +235,18 @@ def linear_softmax(
     layer = _layer(xp, rows.array, entered.others)
     classes = layer.classes
     targets, counted = _targets(xp, entered.others["targets"], rows.array.shape[0], ignore_index)
-    shards = None
+    shards, x = None, rows.array
     if across is None:
         known = check_indices(xp, "targets", targets, classes, "the rows of weight", remedy=_IGNORED)
-        if not known:  # rows of targets out of range do not count
-            inside, targets = _in_range(xp, targets, classes)
-            counted = counted_by(None, counted, inside)
     else:
-        check_indices(xp, "targets", targets, 2**31, "the classes of all ranks", remedy=_IGNORED)
-        shards = _agreed(across, rows.array, classes, targets)
+        known = check_indices(xp, "targets", targets, 2**31, "the classes of all ranks", remedy=_IGNORED)
+        shards = _agreed(across, x, classes, targets)
         layer = layer.kept_here(shards) if classes else layer.kept_here(shards).with_placeholder()
+    if not known:
+        inside, targets = inside_range(xp, targets, classes if shards is None else sum(shards.columns))
+        x = nan_outside(x, inside)
     weighted = None if return_statistics else options.weights  # rows of weight 0 have statistics
-    rows = rows._replace(array=zeroed(rows.array, counted_by(weighted, counted)))
+    rows = rows._replace(array=zeroed(x, counted_by(weighted, counted)))
 
     similarity: Any = "dot" if layer.bias is None else shifted_columns("dot", layer.bias)
     if softcap is not None:
@@ -314,7 +314,7 @@ def _in_one_pass(call: _SoftmaxCall, dtype: Any) -> Array:
         share = xp.mean(layer.class_weights, axis=0)
         mixed = (1.0 - smoothing) * layer.of_targets(targets) + smoothing * share
         of_entropy = _row_weights(xp, options.weights, mixed, counted, rows.array)
-    inside, safe = _in_range(xp, targets, layer.classes)
+    inside, safe = inside_range(xp, targets, layer.classes)
     ahead = layer.logits_of(rows.array, safe) * share - layer.mean_logit(rows.array)
     of_rows = Reduction(kind, _row_weights(xp, options.weights, None, counted, rows.array))
     parts = [call.contrasted(objective, of_entropy, kind, wide)]
@@ -343,7 +343,7 @@ class _Layer(NamedTuple):
         if self.class_weights is None:
             return None
         xp, classes = namespace_of(targets), self.class_weights.shape[0]
-        _, safe = _in_range(xp, targets, classes)
+        _, safe = inside_range(xp, targets, classes)
         return namespace_of(self.class_weights).take(self.class_weights, safe, axis=0)
 
     def logits_of(self, x: Array, targets: Array) -> Array:
@@ -411,7 +411,7 @@ def _of_statistics(call: _SoftmaxCall, shards: Shards | None) -> tuple[Array, So
     def of_all(numbers: Array) -> Array:
         return numbers if of_rows is None else of_rows.sum_of_columns(numbers)[:n_rows]
 
-    inside, safe = _in_range(xp, targets, 0 if layer.placeholder else layer.classes)
+    inside, safe = inside_range(xp, targets, 0 if layer.placeholder else layer.classes)
     pairing = indexed(xp.where(inside, safe, -xp.ones_like(safe)), elsewhere=shards is not None)
     row = statistics_of_rows(embedding._replace(array=x), layer.columns, pairing, options)
     if layer.placeholder:
@@ -487,12 +487,6 @@ def _targets(xp: Namespace, targets: Array, rows: int, ignore_index: Any) -> tup
             counted = targets != number
             targets = xp.where(counted, targets, xp.zeros_like(targets))
     return targets, counted
-
-
-def _in_range(xp: Namespace, targets: Array, classes: int) -> tuple[Array, Array]:
-    """Mask of targets in range, and the targets with 0 in place of the others."""
-    inside = xp.logical_and(targets >= 0, targets < classes)
-    return inside, xp.where(inside, targets, xp.zeros_like(targets))
 
 
 def _row_weights(

@@ -168,7 +168,8 @@ def moco_v3(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -269,7 +270,8 @@ def nnclr(
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+        Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        rows.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional

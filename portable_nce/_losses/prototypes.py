@@ -85,7 +85,8 @@ def proto_nce(
     weights : array, shape (N,), optional
         Weights of the embeddings.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the embeddings that have a positive, weighted sum, or the weighted losses of the embeddings.
+        Weighted mean over the embeddings that have a positive (0 if none has), weighted sum, or the weighted losses of
+        the embeddings.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .._call import Embedding, LossOptions, contrast_embeddings, enter_embeddings, result_dtype, same_width
-from .._core.checks import check_floating, check_integers, check_shape, check_width, shape_of
+from .._core.checks import check_floating, check_integers, check_log_probabilities, check_shape, check_width, shape_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, propagates_errors
@@ -75,7 +75,8 @@ def two_tower(
     weights : array, shape (N,), optional
         Weights of the queries.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+        Weighted mean over the queries that have a positive (0 if none has), weighted sum, or the weighted losses of the
+        queries.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -157,6 +158,9 @@ def two_tower(
     options = entered.options
     if corrections is not None:
         check_floating(xp, log_q=corrections)
+        for name in ("log_q", "negative_log_q"):
+            if name in entered.others:
+                check_log_probabilities(name, entered.others[name])
         options = options._replace(similarity=shifted_columns(similarity, -corrections))
     embeddings, dtype = {"query": rows, "candidate": columns}, result_dtype(xp, rows, columns)
     return contrast_embeddings(embeddings, info_nce(), pairing, options, dtype=dtype)
@@ -166,7 +170,7 @@ def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[i
     """Concatenation of an array of the candidates and one of the further candidates; None if absent."""
     own, further = arrays.get(name), arrays.get(f"negative_{name}")
     if own is not None:
-        check_shape(name, own, (sizes[0],))
+        check_shape(name, own, (sizes[0],), _of_catalogue(name, own, sizes[0], "ids"))
     if own is None or len(sizes) == 1:
         if further is not None:
             raise ValueError(f"negative_{name}: expected None without {name} and negative candidates, got an array")
@@ -175,9 +179,15 @@ def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[i
         raise ValueError(
             f"negative_{name}: expected the {name} of the negative candidates, got None; they are given for others"
         )
-    check_shape(f"negative_{name}", further, (sizes[1],))
+    remedy = _of_catalogue(f"negative_{name}", further, sizes[1], "negative_ids")
+    check_shape(f"negative_{name}", further, (sizes[1],), remedy)
     if further.dtype != own.dtype and all(xp.isdtype(x.dtype, "integral") for x in (own, further)):
         own, further = (xp.astype(x, xp.int64) for x in (own, further))
     if further.dtype != own.dtype:
         raise TypeError(f"negative_{name}: expected the dtype of {name}, {own.dtype}, got {further.dtype}")
     return xp.concat([own, further], axis=0)
+
+
+def _of_catalogue(name: str, x: Array, count: int, ids: str) -> str:
+    """Remedy for more entries than candidates: those of a whole catalogue."""
+    return f"pass {name}[{ids}], the entries of the candidates in this batch" if tuple(x.shape) > (count,) else ""

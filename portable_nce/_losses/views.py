@@ -172,8 +172,8 @@ def flat_nce(
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
-        views.
+        Weighted mean over the views that have a positive and a negative (0 if none has), weighted sum, or the weighted
+        losses of the views.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -265,8 +265,8 @@ def dcl(
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
-        views.
+        Weighted mean over the views that have a positive and a negative (0 if none has), weighted sum, or the weighted
+        losses of the views.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -364,8 +364,8 @@ def dclw(
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views, in addition to :math:`w_i`.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
-        views.
+        Weighted mean over the views that have a positive and a negative (0 if none has), weighted sum, or the weighted
+        losses of the views.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -449,7 +449,7 @@ def hcl(
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the views that have a positive, weighted sum, or the weighted losses of the
+        Weighted mean over the views that have a positive (0 if none has), weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.

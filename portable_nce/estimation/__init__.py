@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._core.other_names import refuses_other_names
 from .independence import IndependenceTest
 from .information import independence_test, information_by_column, mutual_information
 from .relations import ColumnInformation, ColumnTable, ConditionalInformation
@@ -24,3 +27,6 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)

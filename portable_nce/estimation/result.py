@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from html import escape
 from typing import Any, NamedTuple
 
 from .display import draw
@@ -127,6 +128,15 @@ class MutualInformation(NamedTuple):
             *(f"  {flag}: {FLAGS[flag]}" for flag in self.flags),
         ]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Summary for notebooks."""
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields by name, with those of `settings`, as JSON takes them: None in place of NaN."""
+        known = {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in self._asdict().items()}
+        return {**known, "settings": self.settings._asdict()}
 
     def sentence(self) -> str:
         """One sentence for a paper: number, confidence, pairs, critic, version and seed."""

@@ -78,6 +78,7 @@ def sample_of(x: Any, y: Any, groups: Any, order: Any, folds: int | None) -> Sam
     """Checked samples with their clusters; faults of options are refused before too few rows."""
     x, y = (_entered(name, z) for name, z in (("x", x), ("y", y)))
     count = int(x.shape[0])
+    _check_axes(x, y)
     if int(y.shape[0]) != count:
         raise ValueError(f"y: expected {count} rows, as in x, got {y.shape[0]}")
     if groups is not None and order is not None:
@@ -96,6 +97,16 @@ def sample_of(x: Any, y: Any, groups: Any, order: Any, folds: int | None) -> Sam
     if clusters.largest_share >= 0.5:  # noqa: PLR2004
         flags.append("one group dominates")
     return Sample(x, y, clusters, tuple(flags), groups is None and order is None)
+
+
+def _check_axes(x: Array, y: Array) -> None:
+    """Refuse samples along the second axis: too few rows, and as many columns in both as there are pairs."""
+    (rows, columns), (others, pairs) = tuple(x.shape), tuple(y.shape)
+    if max(rows, others) < LEAST_ROWS <= columns == pairs:
+        raise ValueError(
+            f"x: expected at least {LEAST_ROWS} rows, got shapes {(rows, columns)} and {(others, pairs)}; rows are "
+            f"samples: pass x.T and y.T"
+        )
 
 
 def _check_clusters(name: str, clusters: Clusters, count: int, folds: int | None) -> None:
@@ -153,7 +164,8 @@ def _entered(name: str, z: Any) -> Array:
 def _labels(name: str, labels: Any, count: int) -> list[Any]:
     """Label of each row."""
     if isinstance(labels, str) or not (is_array(labels) or hasattr(labels, "__iter__")):
-        raise TypeError(f"{name}: expected a label of each of the {count} rows, got {type(labels).__name__}")
+        folds = "; for a number of parts, pass folds" if name == "groups" and isinstance(labels, int) else ""
+        raise TypeError(f"{name}: expected a label of each of the {count} rows, got {type(labels).__name__}{folds}")
     if is_array(labels) and len(labels.shape) != 1:
         raise ValueError(f"{name}: expected a label of each of the {count} rows, got shape {tuple(labels.shape)}")
     result = list(labels.tolist()) if hasattr(labels, "tolist") else list(labels)

@@ -21,6 +21,7 @@ from .._core.checks import (
     check_callable,
     check_integers,
     check_number,
+    check_scale_of_cosines,
     check_whole_number,
     unknown_option,
 )
@@ -155,7 +156,7 @@ class Loss(nn.Module):
         self.max_scale = None if max_scale is None else check_number("max_scale", max_scale, above=1.0)
         self.start: float | None = None
         if check_bool("learnable", learnable):
-            self.start = self._start(options.pop(self.scaled or "", None))
+            self.start = self._start(options.pop(self.scaled or "", None), options.get("similarity"))
         self.options: dict[str, Any] = {}
         self.registered: tuple[str, ...] = ()
         for name, value in options.items():
@@ -164,7 +165,7 @@ class Loss(nn.Module):
         self.register_parameter("log_scale", None if self.start is None else nn.Parameter(torch.zeros(1)))
         self.reset_parameters()
 
-    def _start(self, given: Any) -> float:
+    def _start(self, given: Any, similarity: Any) -> float:
         """Initial logarithm of the scale."""
         if self.scaled is None:
             raise ValueError(
@@ -179,6 +180,11 @@ class Loss(nn.Module):
                 f"{self.scaled}: expected a scale (the inverse of a temperature) from 1 to max_scale={self.max_scale}, "
                 f"got {scale}; max_scale=None limits no scale"
             )
+        by_default = inspect.signature(self.function).parameters.get("similarity")
+        if similarity is None and by_default is not None:
+            similarity = by_default.default
+        if isinstance(similarity, str) and similarity == "cosine":
+            check_scale_of_cosines(self.scaled, number)
         return math.log(scale)
 
     def _keep(self, name: str, value: Any) -> None:

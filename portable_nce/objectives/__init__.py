@@ -7,9 +7,10 @@ function over the positives and another over the negatives. Both are independent
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from .._core.checks import check_called, check_choice
+from .._core.other_names import refuses_other_names
 from .._core.protocol import Array
 from .._core.types import ObjectiveName
 from .base import Objective, Pairwise, RowStatistics, Term
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
 
 AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
 

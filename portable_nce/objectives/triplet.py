@@ -8,6 +8,7 @@ from .._core.checks import (
     check_choice,
     check_scalar,
     explained,
+    nearest,
 )
 from .._core.types import AnyArray, Averaging, Mining, MiningName, MiningRule, TripletForm
 from .base import Labelled
@@ -106,8 +107,9 @@ def _rules(mining: Any) -> tuple[str, str]:
         return _NAMED[mining]
     pair = isinstance(mining, tuple) and len(mining) == 2  # noqa: PLR2004  (a pair)
     if not pair or not all(isinstance(rule, str) and rule in _RULES for rule in mining):
+        near = nearest(mining, _NAMED) if isinstance(mining, str) else ""
         names, rules = (", ".join(map(repr, choices)) for choices in (_NAMED, _RULES))
-        raise ValueError(f"mining: expected one of {names}, or a tuple of two of {rules}, got {mining!r}")
+        raise ValueError(f"mining: expected one of {names}, or a tuple of two of {rules}, got {mining!r}{near}")
     if mining == ("semi_hard", "semi_hard"):
         raise ValueError(
             f"mining: expected 'semi_hard' on one side, relative to what the other side chooses, got {mining!r}"

@@ -209,3 +209,15 @@ def test_a_numpy_scalar_is_a_number_to_every_library() -> None:
     assert torch.equal(pnce.info_nce(x, x, temperature=np.float64(0.5)), expected)
     assert pnce.info_nce(x, x, x[:, None, :] * x, temperature=np.float64(0.5)).isfinite()
     assert torch.equal(pnce.clip(x, x, logit_scale=np.float64(2.0)), expected)
+
+
+def test_ranks_print_what_they_are() -> None:
+    def printed(group: Any) -> list[str]:
+        summed = pnce.across(group, gradients="summed")
+        return [repr(summed), repr(pnce.across(group, gradients="averaged", check=False))]
+
+    assert run_ranks(2, printed) == [
+        [f"<rank {rank} of 2, gradients summed>", f"<rank {rank} of 2, gradients averaged, not checked>"]
+        for rank in range(2)
+    ]
+    assert repr(pnce.across("data")) == "<ranks along the axis 'data' of JAX>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
 from random import Random
 from typing import Any
@@ -476,3 +478,15 @@ def test_threads_are_set_to_one_and_restored() -> None:
         assert (set(seen), torch.get_num_threads()) == ({1}, 2)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_result_can_be_shown_in_a_notebook_and_written_as_json() -> None:
+    x = np.random.default_rng(0).normal(size=60)
+    found = mutual_information(x, np.sin(x), rng=0, progress=False, splits=1, steps=5)
+    assert found._repr_html_() == f"<pre>{html.escape(repr(found))}</pre>"  # as notebooks call it
+    for result in (found, found._replace(lower=math.nan)):
+        again = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+        assert again.keys() == {*found._fields}
+        assert again["lower"] == (None if math.isnan(result.lower) else result.lower)
+        assert again["settings"] == found.settings._asdict()
+        assert again["curve"] == [list(point) for point in found.curve]

@@ -261,7 +261,8 @@ DRAWN: Mapping[str, tuple[Draw, Sequence[Any]]] = {
     "positives": (masked, ("few",)),
     "weights": (weighted, (None, None, "some", "zeros", "all zero", "huge")),
     **dict.fromkeys(("labels", "columns"), (labelled, ("few", "same", "distinct", "pairs"))),
-    **dict.fromkeys(("concentrations", "log_q"), (lambda numbers, shape, _: numbers.random(shape) + 0.2, ("any",))),
+    "concentrations": (lambda numbers, shape, _: numbers.random(shape) + 0.2, ("any",)),
+    "log_q": (lambda numbers, shape, _: -numbers.random(shape), ("any",)),
 }
 """Generators of other arrays, and their styles; None omits the array."""
 FACTORS: Mapping[str, Sequence[float]] = {

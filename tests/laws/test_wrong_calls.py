@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
@@ -36,6 +37,7 @@ EACH = np.ones(6)
 ALL = np.ones((6, 6), dtype=bool)
 OF_CLIP: Any = CLIP
 TOKENS, DOCUMENTS = np.random.default_rng(2).normal(size=(6, 3, 4)), np.random.default_rng(3).normal(size=(6, 5, 4))
+SCALES = {"logit_scale": 10.0, "logit_bias": -10.0}
 OWN = np.random.default_rng(4).normal(size=(6, 3, 4))  # three negatives of each row
 
 
@@ -280,6 +282,45 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     "a mask by its place": (lambda: similarities.max_sim(ALL), "max_sim: expected no array, .*options are keywords"),
     "nothing": (lambda: pnce.info_nce(X, None), "positive_key: expected an array .*, got NoneType$"),
     "a number as weights": (lambda: pnce.info_nce(X, Y, weights=2.0), "weights: expected an array .*, got float$"),
+    # Names in another spelling, catalogues, groups.
+    "an objective in capitals": (
+        lambda: pnce.contrast(X, Y, objective="InfoNCE"),
+        "objective: .*got 'InfoNCE'; did you mean 'info_nce'",
+    ),
+    "mining in one word": (
+        lambda: pnce.triplet_from_labels(X, LABELS, mining="semihard"),
+        "mining: .*got 'semihard'; did you mean 'semi_hard'?",
+    ),
+    "a pairing with a hyphen": (
+        lambda: pnce.contrast(X, Y, objective="info_nce", pairing="Two-Views"),
+        "pairing: .*; did you mean 'two_views'?",
+    ),
+    "log_q of a catalogue": (
+        lambda: pnce.two_tower(X, Y, ids=LABELS, log_q=np.zeros(100)),
+        r"log_q: expected shape \(6,\), got \(100,\); pass log_q\[ids\], the entries of the candidates in this batch",
+    ),
+    "negative_log_q of a catalogue": (
+        lambda: pnce.two_tower(X, Y, MORE, log_q=-EACH, negative_log_q=np.zeros(100)),
+        r"negative_log_q: .*; pass negative_log_q\[negative_ids\]",
+    ),
+    "no process group": (
+        lambda: pnce.across(torch.distributed.group.WORLD, gradients="averaged"),
+        r"group: .*got None; torch.distributed has none before init_process_group\(\), so call that",
+    ),
+    **{
+        f"{option} of an estimate": (partial(pnce.estimation.mutual_information, X, Y, **{option: 5}), remedy)
+        for option, remedy in {
+            "seed": "seed: .*; did you mean 'rng'?",
+            "random_state": "random_state: .*; did you mean 'rng'?",
+            "n_splits": "n_splits: .*; did you mean 'folds'?",
+            "units": "units: .* results are in nats",
+            "groups": "groups: expected a label of each of the 6 rows, got int; for a number of parts, pass folds",
+        }.items()
+    },
+    "samples along the second axis": (
+        lambda: pnce.estimation.mutual_information(np.zeros((2, 60)), np.zeros((1, 60))),
+        r"x: expected at least 48 rows, got shapes \(2, 60\) and \(1, 60\); rows are samples: pass x.T and y.T",
+    ),
     # Options that a compiled function has as arguments.
     "traced symmetric": (jitted(pnce.info_nce, symmetric=True), r"symmetric: .*static_argnames=\('symmetric',\)"),
     "traced block size": (jitted(pnce.info_nce, block_size=2), "block_size: .*static_argnames="),
@@ -300,6 +341,122 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+PROBABILITIES = np.linspace(0.1, 0.3, 6)
+COUNTS = np.asarray([1.0, 3.0, 2.0, 5.0, 1.0, 4.0])
+DATA_LOG_Q, NOISE_LOG_Q = np.log(PROBABILITIES), np.log(np.tile(PROBABILITIES, (6, 1)))
+
+SUSPECT: Mapping[str, tuple[Callable[[], Any], str]] = {
+    # Values that are possible, but hardly meant.
+    "a logarithm as scale": (
+        lambda: pnce.clip(X, Y, logit_scale=2.659),
+        r"logit_scale: expected the factor .* got 2.659, which is the logarithm of 14.28; .* pass its exponential",
+    ),
+    "log 10 as scale": (lambda: pnce.siglip(X, Y, logit_scale=2.3026, logit_bias=-10.0), "the logarithm of 10; if"),
+    "log 100 as scale": (lambda: pnce.clip(X, Y, logit_scale=4.6052), "the logarithm of 100; if"),
+    "log 20 as scale": (lambda: pnce.cosent(X, Y, EACH, scale=2.9957), "scale: .*the logarithm of 20; if"),
+    "a temperature as scale": (
+        lambda: pnce.clip(X, Y, logit_scale=0.07),
+        "logit_scale: expected a number above 0.2 with cosines, got 0.07, .*a temperature, pass its reciprocal, 14.29",
+    ),
+    "a scale as temperature": (
+        lambda: pnce.info_nce(X, Y, temperature=14.3),
+        "temperature: expected a number below 5 .* got 14.3, .* ±0.0699; .*a scale, pass its reciprocal, 0.06993",
+    ),
+    "a scale as temperature of a queue": (lambda: pnce.moco(X, Y, MORE, temperature=20), "temperature: .*, 0.05$"),
+    "a scale as temperature of own negatives": (
+        lambda: pnce.info_nce(X, Y, OWN, temperature=20.0),
+        "temperature: .*, 0.05$",
+    ),
+    "a scale as temperature of graded pairs": (lambda: pnce.cosent(X, Y, EACH, scale=0.05), "scale: .*, 20$"),
+    "a scale as temperature in a compiled function": (
+        lambda: jax.jit(partial(pnce.info_nce, temperature=14.3))(jnp.asarray(X), jnp.asarray(Y)),
+        "temperature: .*, 0.06993$",
+    ),
+    "a learned logarithm": (lambda: CLIP(2.659), "logit_scale: .*the logarithm of 14.28"),
+    "probabilities as log_q": (
+        lambda: pnce.two_tower(X, Y, log_q=PROBABILITIES),
+        r"log_q: expected logarithms, got entries from 0.1 to 0.3; of probabilities, take the log",
+    ),
+    "counts as log_q": (
+        lambda: pnce.two_tower(X, Y, log_q=COUNTS),
+        "log_q: .*whole numbers from 1 to 5; of counts, ta",
+    ),
+    "probabilities of further candidates": (
+        lambda: pnce.two_tower(X, Y, MORE, log_q=DATA_LOG_Q, negative_log_q=np.linspace(0.1, 0.2, 9)),
+        "negative_log_q: .*of probabilities",
+    ),
+    "probabilities of the noise": (
+        lambda: density.ranking_nce(EACH, SCORES, data_log_q=DATA_LOG_Q, noise_log_q=np.exp(NOISE_LOG_Q)),
+        "noise_log_q: .*of probabilities",
+    ),
+    "probabilities of the data": (
+        lambda: density.local_nce(EACH, SCORES, PROBABILITIES, NOISE_LOG_Q),
+        "data_log_q: .*of probabilities",
+    ),
+}
+"""Calls that warn, with the message. Only Python numbers and arrays that can be read are looked at."""
+
+SOUND: Mapping[str, Callable[[], Any]] = {
+    "logarithms of counts": lambda: pnce.two_tower(X, Y, log_q=np.log(COUNTS)),
+    "equal probabilities": lambda: pnce.two_tower(X, Y, log_q=np.zeros(6)),
+    "a temperature of inner products": lambda: pnce.info_nce(X, Y, similarity="dot", temperature=14.3),
+    "an extreme temperature": lambda: [pnce.info_nce(X, Y, temperature=t) for t in (1e-3, 1e3)],
+    "scales of a sweep": lambda: [
+        pnce.clip(X, Y, logit_scale=1 / t) for t in (0.01, 0.07, 0.1, 0.2, 0.3, 0.4, 0.5, 1, 2)
+    ],
+    "a learned scale": lambda: pnce.clip(TENSOR, TENSOR, logit_scale=torch.tensor(2.659, dtype=torch.float64)),
+}
+"""Calls that do not warn, though they come close."""
+
+
+@pytest.mark.parametrize("what", SUSPECT)
+def test_suspect_values_warn(what: str) -> None:
+    """Every call of a kind warns, since Python's filter, not the package, shows each line of a program once."""
+    call, message = SUSPECT[what]
+    for _ in range(3):
+        with pytest.warns(UserWarning, match=message) as caught:
+            call()
+        if "compiled" not in what:
+            assert {one.filename for one in caught} == {__file__}
+
+
+@pytest.mark.parametrize("what", SOUND)
+def test_sound_values_do_not_warn(what: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SOUND[what]()
+
+
+def test_a_suspect_value_in_a_loop_warns_once() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for k in range(5):
+            pnce.info_nce(X + k, Y, temperature=14.3)
+    assert len(caught) == 1
+
+
+NOTHING_COUNTS: Mapping[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
+    "different classes": (pnce.supcon, (X, np.arange(6)), {}, "no row counts, so the loss is 0"),
+    "different classes of triplets": (pnce.triplet_from_labels, (X, np.arange(6)), {}, "no row counts"),
+    "a mask of nothing": (pnce.info_nce, (X, Y), {"mask": ~ALL}, "no row counts"),
+    "a mask of nothing for both sides": (pnce.siglip, (X, Y), {"mask": ~ALL, **SCALES}, "no row counts"),
+    "weights of nothing": (pnce.nt_xent, (X, Y), {"weights": 0 * EACH}, "no row counts"),
+    "indices of nothing": (pnce.info_nce, (X, Y), {"positives": ~ALL}, "no row counts"),
+    "scores of nothing": (from_scores.supcon, (SCORES,), {"positives": ~ALL}, "no row counts"),
+    "a batch of one": (pnce.info_nce, (X[:1], Y[:1]), {}, "no row has a negative"),
+}
+
+
+@pytest.mark.parametrize("what", NOTHING_COUNTS)
+def test_explain_says_that_nothing_counts(what: str) -> None:
+    loss, arrays, options, said = NOTHING_COUNTS[what]
+    assert loss(*arrays, **options) == 0.0
+    assert said in repr(pnce.explain(loss, *arrays, **options))
+    on_jax = {name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+    assert said in repr(pnce.explain(loss, *map(jnp.asarray, arrays), **on_jax))
+    assert said not in repr(pnce.explain(pnce.supcon, X, LABELS))
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_remedy(what: str) -> None:
     call, remedy = WRONG[what]
@@ -317,6 +474,37 @@ def test_arguments_that_do_not_fit_a_signature_have_a_message_of_the_package(spa
         for call in (partial(function, *[None] * 40), partial(function, no_such_option=1)):
             with pytest.raises(TypeError, match=rf"^({name}|no_such_option): expected .*, got "):
                 call()
+
+
+NAMED: Mapping[str, str] = {
+    "NTXentLoss": "portable_nce.nt_xent, portable_nce.moco or portable_nce.supcon, or a torch.nn.Module",
+    "InfoNCE": "portable_nce.info_nce, or a torch.nn.Module of portable_nce.modules.torch",
+    "CLIP": "portable_nce.clip, or",
+    "SupConLoss": "portable_nce.supcon, or",
+    "SimCLR": "portable_nce.nt_xent or portable_nce.supcon, or",
+    "mutual_information": "portable_nce.estimation.mutual_information",
+    "linear_softmax": "portable_nce.density.linear_softmax",
+    "tripletloss": "portable_nce.triplet",
+    "infonse": "portable_nce.info_nce",
+    "bounds.infonce": "portable_nce.bounds.info_nce",
+    "bounds.InfoNCE": "portable_nce.bounds.info_nce",
+    "estimation.mutual_info": "portable_nce.estimation.mutual_information",
+    "objectives.InfoNCE": "portable_nce.objectives.info_nce",
+    "density.supcon": "portable_nce.supcon",
+}
+"""Names that people type, and what the error names."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_name_of_another_library_leads_to_ours(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name.rpartition('.')[2]}'; use {NAMED[name]}"):
+        attrgetter(name)(pnce)
+
+
+@pytest.mark.parametrize("name", ["xyzzy", "__wrapped__", "bounds.__path__"])
+def test_a_name_like_no_other_has_no_remedy(name: str) -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute '\w+'$"):
+        attrgetter(name)(pnce)
 
 
 GROUPS: Mapping[str, Any] = {

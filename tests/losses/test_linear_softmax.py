@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import jax
@@ -188,7 +189,7 @@ def test_statistics_of_compiled_and_traced_functions() -> None:
         np.testing.assert_allclose(ours, other, rtol=1e-12)
 
 
-def test_a_target_out_of_range_has_no_statistics() -> None:
+def test_a_target_out_of_range_has_nan_as_statistics() -> None:
     beyond = np.where(np.arange(N) == 0, V, TARGETS)
 
     def total(x: Any, *layer: Any) -> Any:
@@ -196,19 +197,52 @@ def test_a_target_out_of_range_has_no_statistics() -> None:
         return (row.log_sum_exp + row.target_score).sum(), row
 
     slopes, row = jax.jit(jax.grad(total, has_aux=True))(X, WEIGHT, beyond)
-    assert row.log_sum_exp[0] == row.target_score[0] == 0.0
-    assert not slopes[0].any()
-    assert slopes[1:].all()
+    for x in (row.log_sum_exp, row.target_score, slopes.sum(axis=1)):
+        np.testing.assert_array_equal(np.isnan(x), np.arange(N) == 0)
 
 
-def test_targets_out_of_range() -> None:
-    beyond = np.where(np.arange(N) == 0, V, TARGETS)
-    with pytest.raises(ValueError, match=f"targets: expected indices from 0 to {V - 1}, .*got {V}"):
-        linear_softmax(X, WEIGHT, beyond)
-    costs = jnp.asarray(COSTS)
-    found = jax.jit(lambda *arrays: linear_softmax(*arrays, class_weights=costs, smoothing=0.1))(X, WEIGHT, beyond)
-    wanted = linear_softmax(X[1:], WEIGHT, TARGETS[1:], class_weights=COSTS, smoothing=0.1)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+@pytest.mark.parametrize("outside", [V, -1])
+@pytest.mark.parametrize("options", [{}, {"class_weights": COSTS, "smoothing": 0.1}, {"softcap": 1.5, "z_loss": 0.1}])
+def test_targets_out_of_range_raise_or_give_nan(options: dict[str, Any], outside: int) -> None:
+    """An error where targets can be read; else NaN in the loss and all gradients of the layer."""
+    beyond = np.where(np.arange(N) == 0, outside, TARGETS)
+    with pytest.raises(ValueError, match=f"targets: expected indices from 0 to {V - 1}, .*got {outside}"):
+        linear_softmax(X, WEIGHT, beyond, **options)
+    given = {name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+
+    def loss(*layer: Any, **more: Any) -> Any:
+        return linear_softmax(*layer, jnp.asarray(beyond), **given, **more)
+
+    found, slopes = jax.value_and_grad(loss, argnums=(0, 1))(jnp.asarray(X), jnp.asarray(WEIGHT))
+    assert np.isnan(found)
+    assert all(np.isnan(x).any() for x in slopes)
+    each = jax.jit(partial(loss, reduction="none"))(X, WEIGHT)
+    np.testing.assert_array_equal(np.isnan(each), np.arange(N) == 0)
+    np.testing.assert_allclose(each[1:], linear_softmax(X, WEIGHT, TARGETS, reduction="none", **options)[1:], rtol=1e-5)
+    without = loss(jnp.asarray(X), jnp.asarray(WEIGHT), weights=jnp.asarray(np.arange(N) > 0))
+    wanted = linear_softmax(X[1:], WEIGHT, TARGETS[1:], **options)
+    np.testing.assert_allclose(without, wanted, rtol=1e-5)
+
+
+def test_targets_out_of_range_are_nan_across_ranks() -> None:
+    """Ranks of JAX arrays, which are not read, with two and three of five classes."""
+    targets, classes = np.where(np.arange(N) == 2, V, TARGETS), (slice(0, 2), slice(2, V))
+
+    def on_a_rank(group: Any) -> Any:
+        rows = (slice(0, 3), slice(3, N))[group.rank]
+        arrays = map(jnp.asarray, (X[rows], WEIGHT[classes[group.rank]], targets[rows]))
+        return linear_softmax(*arrays, reduction="none", across=pnce.across(group, gradients="summed"))
+
+    found = np.concatenate(run_ranks(2, on_a_rank))
+    wanted = linear_softmax(X, WEIGHT, TARGETS, reduction="none")
+    np.testing.assert_allclose(found, np.where(np.arange(N) == 2, np.nan, wanted), rtol=1e-5)
+
+
+def test_full_softmax_of_targets_out_of_range_is_nan() -> None:
+    scores, beyond = X @ WEIGHT.T, np.where(np.arange(N) == 0, V, TARGETS)
+    found = jax.jit(partial(pnce.density.full_softmax, reduction="none"))(scores, beyond)
+    wanted = pnce.density.full_softmax(scores, TARGETS, reduction="none")
+    np.testing.assert_allclose(found, np.where(np.arange(N) == 0, np.nan, wanted), rtol=1e-5)
 
 
 def test_linear_softmax_of_one_class_or_no_counted_rows() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import importlib.metadata
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import portable_nce
 
 import try_patch
 import vendor
@@ -48,6 +55,119 @@ def test_a_copy_for_one_library_computes_losses(library: str, tmp_path: Path) ->
     assert (finite, name) == ("True", "yourlib._vendor.portable_nce")
     assert {*others} <= {library}
     assert (target / "portable_nce" / "LICENSE").read_text(encoding="utf-8") == (vendor.ROOT / "LICENSE").read_text()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Folder with a copy for NumPy."""
+    folder = tmp_path / "yourlib" / "_vendor"
+    vendor.main([str(folder), "--library", "numpy"])
+    return folder
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return all files below a folder."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_copy_says_where_it_comes_from_and_has_its_licences(target: Path) -> None:
+    packages = (
+        ("portable_nce", portable_nce.__version__, "The portable_nce authors"),
+        ("array_api_compat", importlib.metadata.version("array-api-compat"), vendor.HOLDER),
+    )
+    for name, release, holder in packages:
+        made = (target / name / vendor.MARKER).read_text(encoding="utf-8")
+        version, commit, command = (line.partition(" ")[2] for line in made.splitlines())
+        assert version == release
+        assert re.fullmatch(r"[0-9a-f]{40}(, with changes)?|unknown", commit)
+        assert command == f"python adoption/vendor.py {target} --library numpy"
+        assert holder in (target / name / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_a_copy_is_replaced_as_a_whole(target: Path) -> None:
+    first = contents(target)
+    (target / "portable_nce" / "left_over.py").touch()
+    (target / "own.py").touch()
+    vendor.main([str(target), "--library", "numpy"])
+    assert contents(target) == {**first, Path("own.py"): b""}
+    assert not [path.name for path in target.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("name", ["portable_nce", "array_api_compat"])
+@pytest.mark.parametrize("what", ["a folder", "an empty folder", "a file", "a link"])
+def test_what_the_command_did_not_make_stays(
+    name: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "_vendor" / name
+    own.parent.mkdir()
+    if what == "a file":
+        own.write_text("mine", encoding="utf-8")
+    elif what == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / vendor.MARKER).touch()
+        own.symlink_to(tmp_path / "elsewhere")
+    else:
+        own.mkdir()
+        if what == "a folder":
+            (own / "mine.py").write_text("mine", encoding="utf-8")
+    before = contents(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        vendor.main([str(own.parent)])
+    assert contents(tmp_path) == before
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"{own}: expected nothing or a copy that this command made, with a file VENDORED" in error
+
+
+@pytest.mark.parametrize("blocked", ["yourlib", "yourlib/_vendor"])
+def test_a_file_in_the_way_of_the_folder_gives_one_line(
+    blocked: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / blocked).parent.mkdir(exist_ok=True)
+    (tmp_path / blocked).write_text("mine", encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        vendor.main([str(tmp_path / "yourlib" / "_vendor")])
+    assert re.fullmatch(r"vendor.py: .*yourlib.*: (File exists|Not a directory)\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("failing", ["copyfile", "rename"])
+def test_a_copy_that_fails_leaves_the_earlier_one(
+    failing: str, target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if the new folder is ready, but cannot take its place."""
+    before, calls = contents(target), 0
+    owner: Any = shutil if failing == "copyfile" else Path
+    original = getattr(owner, failing)
+
+    def full(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == (30 if failing == "copyfile" else 2):  # the second renaming puts the new copy in its place
+            raise OSError(errno.ENOSPC, "No space left on device", str(args[-1]))
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, failing, full)
+        with pytest.raises(SystemExit, match="2"):
+            vendor.main([str(target), "--library", "torch"])
+    assert contents(target) == before
+    assert not [path.name for path in target.iterdir() if path.name.startswith(".")]
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_dependency_that_is_not_installed_gives_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    with pytest.raises(SystemExit, match="2"):
+        vendor.main([str(tmp_path / "_vendor")])
+    assert not (tmp_path / "_vendor").exists()
+    assert "pass --no-dependency\n" in capsys.readouterr().err
+    vendor.main([str(tmp_path / "_vendor"), "--no-dependency"])
+    assert not (tmp_path / "_vendor" / "array_api_compat").exists()
 
 
 def test_a_copy_holds_the_adapters_that_were_asked_for_and_no_suite() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,7 +16,8 @@ import pytest
 import portable_nce
 from portable_nce._cli import agreement, main
 from portable_nce._cli.agreement import LIMITS, errors
-from portable_nce._cli.libraries import Unavailable, open_library, require
+from portable_nce._cli.information import read_table
+from portable_nce._cli.libraries import OpenLibrary, Unavailable, open_library, require
 from portable_nce.testing import make_cases
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -127,6 +129,37 @@ def test_check_with_an_exact_oracle_that_does_not_import(tmp_path: Path) -> None
     assert "in float64; exact with an mparray that works" in result.stdout
 
 
+def test_check_without_numpy(tmp_path: Path) -> None:
+    """With PyTorch alone, which does not require NumPy."""
+    pytest.importorskip("torch")
+    program = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "from portable_nce._cli import agreement, main\n"
+        "cases = agreement.make_cases\n"
+        "agreement.make_cases = lambda rows: cases(rows)[::40]\n"
+        "sys.exit(main(['check']))"
+    )
+    command = [sys.executable, "-W", "ignore:Failed to initialize NumPy", "-c", program]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Every error is within the limits" in result.stdout
+    assert re.search(r"Worst in float32: .* on torch\.", result.stdout)
+    assert re.search(r"Reference: torch \S+ in float64; exact with an mparray that works\.", result.stdout)
+
+
+def test_check_needs_a_library_with_float64(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Single:
+        name, devices, dtypes = "mlx", ("cpu",), ("float32",)
+
+    monkeypatch.setattr("portable_nce._cli.agreement.backends_available", lambda: ("mlx",))
+    library = OpenLibrary("mlx", Single(), None)  # type: ignore[arg-type]
+    monkeypatch.setattr("portable_nce._cli.agreement.open_library", lambda _: library)
+    assert main(["check"]) == 1
+    assert 'a reference in float64 is needed; pip install "portable_nce[numpy]"' in capsys.readouterr().err
+
+
 def test_a_framework_that_is_not_installed_comes_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portable_nce._cli.libraries.find_spec", lambda _: None)
     with pytest.raises(Unavailable, match=r'pip install "portable_nce\[torch\]"'):
@@ -192,11 +225,10 @@ def test_check_leaves_out_what_does_not_work(
 
 
 def test_an_error_is_measured_in_units_of_the_largest_entry() -> None:
-    numpy = __import__("numpy")
-    exact = [numpy.asarray(4.0), numpy.asarray([0.5, -8.0]), numpy.asarray([0.0])]
-    found = [numpy.asarray(4.0 + 2.0**-50), numpy.asarray([0.5 + 2.0**-48, -8.0]), numpy.asarray([2.0**-52])]
+    exact = [[4.0], [0.5, -8.0], [0.0]]
+    found = [[4.0 + 2.0**-50], [0.5 + 2.0**-48, -8.0], [2.0**-52]]
     assert list(errors(found, exact, 2.0**-52)) == [("value", 1.0), ("gradient", 2.0), ("gradient", 1.0)]
-    broken = [numpy.asarray(numpy.nan), *found[1:]]
+    broken = [[math.nan], *found[1:]]
     assert not next(errors(broken, exact, 2.0**-52))[1] <= LIMITS["value"]
 
 
@@ -242,6 +274,19 @@ def test_the_mutual_information_of_files(tmp_path: Path) -> None:
         assert (found["settings"]["pairs"], found["settings"]["steps"]) == (100, 5)
     grouped = run("mi", str(tmp_path / "x.npy"), str(tmp_path / "y.csv"), *groups)
     assert "at least 4 independent groups of rows, got 2" in grouped.stderr
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+@pytest.mark.parametrize("point", [".", ","])
+def test_a_file_with_semicolons_or_tabs_may_have_decimal_commas(tmp_path: Path, separator: str, point: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    rows = [[1.5, -0.25, 2000.0], [0.125, 3.0, 1e-3]]
+    path = tmp_path / "x.csv"
+    lines = [separator.join(f"{x}".replace(".", point) for x in row) for row in rows]
+    path.write_text("\n".join([separator.join("abc"), *lines]), encoding="utf-8")
+    numpy.testing.assert_array_equal(read_table(path), rows)
+    path.write_text("\n".join(separator.join(["1,2,3", "a,b"]) for _ in rows), encoding="utf-8")
+    assert read_table(path).tolist() == [["1,2,3", "a,b"]] * 2
 
 
 def test_files_that_are_no_two_arrays(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ docs/recipe-lightning.md in tests/full/peers, docs/ranks.md in tests/ranks.
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import re
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ import pytest
 
 import portable_nce
 from portable_nce._core import registry
+from portable_nce._core.other_names import OTHER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +31,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 OPTIONAL = {"cupy"}
-"""Optional modules. A block that imports a missing one is skipped."""
+"""Modules that the environment of the tests need not have: blocks that import them are left out of their page."""
+
+OWN = {"portable_nce", "mylib", "yourlib"}
+DISTRIBUTIONS = {"orbax": "orbax-checkpoint", "sklearn": "scikit-learn"}
+"""Distributions of modules of another name."""
 
 FROM = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("from-*.md"))]
 BY_OTHERS = {*FROM, "docs/coming-from.md", "docs/keras.md", "docs/ranks.md", "docs/recipe-lightning.md"}
@@ -44,17 +51,17 @@ class Block:
     source: str
 
     @property
-    def optional(self) -> set[str]:
-        """Optional modules that the block imports."""
+    def modules(self) -> set[str]:
+        """Modules of other distributions that the block imports, by their first names."""
         nodes = list(ast.walk(ast.parse(self.source)))
         names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-        return {name.partition(".")[0] for name in names} & OPTIONAL
+        return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - OWN
 
     @property
-    def missing(self) -> set[str]:
-        """Optional modules that are not installed."""
-        return {name for name in self.optional if importlib.util.find_spec(name) is None}
+    def optional(self) -> set[str]:
+        """Optional modules that the block imports."""
+        return self.modules & OPTIONAL
 
     def run(self, namespace: dict[str, Any]) -> None:
         """Execute the block; errors have the line number of the page."""
@@ -85,6 +92,23 @@ BLOCKS = {page: [block for block in blocks_of(page) if ">>> " not in block.sourc
 EXECUTED = {page: blocks for page, blocks in BLOCKS.items() if blocks and page not in BY_OTHERS}
 
 
+@cache
+def works(module: str) -> bool:
+    """Whether a module can be imported."""
+    try:
+        importlib.import_module({"mlx": "mlx.core"}.get(module, module))
+    except ImportError:
+        return False
+    return True
+
+
+def need(page: str, modules: set[str]) -> None:
+    """Skip a test of a page, and name the modules for want of which it cannot run."""
+    missing = sorted(module for module in modules if not works(module))
+    if missing:
+        pytest.skip(f"{page} needs {', '.join(DISTRIBUTIONS.get(module, module) for module in missing)}")
+
+
 @pytest.fixture
 def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install what docs/conformance.md assumes: the library `mylib`, and a copy in the package `yourlib`."""
@@ -105,14 +129,31 @@ def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Restore PyTorch's number of threads, which recipes set."""
+    before = sys.modules["torch"].get_num_threads() if works("torch") else 0
+    yield
+    if before:
+        sys.modules["torch"].set_num_threads(before)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
-@pytest.mark.usefixtures("mylib")
+@pytest.mark.usefixtures("mylib", "threads")
 @pytest.mark.parametrize("page", EXECUTED)
 def test_the_code_of_a_page_runs(page: str) -> None:
+    need(page, {name for block in EXECUTED[page] for name in block.modules} - OPTIONAL)
     namespace: dict[str, Any] = {"__name__": "__main__", "portable_nce": portable_nce}
     for block in EXECUTED[page]:
-        if not block.missing:
+        if all(map(works, block.optional)):
             block.run(namespace)
+
+
+def test_the_tests_have_the_modules_of_all_pages(noxfile: Any) -> None:
+    """No page is skipped in the default run."""
+    installed = {re.split(r"[\[<>=~; ]", requirement)[0] for requirement in noxfile.ENVIRONMENTS["all"]}
+    modules = {name for blocks in EXECUTED.values() for block in blocks for name in block.modules} - OPTIONAL
+    assert {DISTRIBUTIONS.get(name, name) for name in modules} <= installed
 
 
 @pytest.mark.parametrize(
@@ -121,8 +162,7 @@ def test_the_code_of_a_page_runs(page: str) -> None:
     ids=lambda block: f"{block.page}:{block.line}",
 )
 def test_a_block_with_an_optional_library_runs(block: Block) -> None:
-    if block.missing:
-        pytest.skip(f"{block.page}, line {block.line}: {', '.join(block.missing)} is not installed")
+    need(f"{block.page}, line {block.line},", block.optional)
     block.run({"__name__": "__main__"})
 
 
@@ -171,10 +211,11 @@ def test_the_loop_of_the_readme_computes_the_same_before_and_after() -> None:
 
 @pytest.mark.parametrize(
     "block",
-    [block for block in BLOCKS["docs/index.md"] if not block.missing],
+    BLOCKS["docs/index.md"],
     ids=lambda block: f"{block.page}:{block.line}",
 )
 def test_a_block_of_the_start_page_gives_gradients(block: Block) -> None:
+    need(f"{block.page}, line {block.line},", block.modules)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     block.run(namespace)  # each block can be copied on its own
     gradients = gradients_in(namespace)
@@ -206,6 +247,20 @@ def test_every_loss_of_another_library_is_in_the_index() -> None:
         for match in re.finditer(r"^## ((?:losses\.)?\w+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert listed == headings
+
+
+def test_errors_name_the_functions_of_the_index() -> None:
+    """The table of names in the package is the one on the page, without names that are equal here."""
+    index = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for other, ours in re.findall(r"^\| `?([\w.]+)`? \| ([^|]*) \| \[[^]]*\]\(from-", index, re.MULTILINE):
+        name = other.rpartition(".")[2]
+        found.setdefault(name, []).extend(one for one in re.findall(r"`([\w.]+)`", ours) if one != name)
+    assert {name: list(dict.fromkeys(ours)) for name, ours in found.items() if ours} == {
+        name: ours.split() for name, ours in OTHER_NAMES.items()
+    }
+    for ours in OTHER_NAMES.values():
+        assert all(callable(attrgetter(one)(portable_nce)) for one in ours.split())
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

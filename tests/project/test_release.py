@@ -22,7 +22,9 @@ def test_links_of_a_released_readme_are_absolute(tmp_path: Path) -> None:
     address = "https://github.com/owner/name"
     readme = Path(shutil.copy(ROOT / "README.md", tmp_path))
     release.make_links_absolute(readme, address, "v1.2.3")
-    links = re.findall(r"(!?)\[[^]]*\]\(([^)\s]+)\)", readme.read_text(encoding="utf-8"))
+    text = readme.read_text(encoding="utf-8")
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)\s]+)\)", text)
+    links += [("!", link) for link in re.findall(r'<img src="([^"]+)"', text)]
     assert all(link.startswith(("https://", "#")) for _, link in links)
     for picture, link in links:
         if "/v1.2.3/" in link:
