@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .differences import InformationDifference, difference
 from .independence import IndependenceTest
 from .information import independence_test, information_by_column, mutual_information
 from .relations import ColumnInformation, ColumnTable, ConditionalInformation
@@ -13,10 +14,12 @@ __all__ = [
     "ColumnTable",
     "ConditionalInformation",
     "IndependenceTest",
+    "InformationDifference",
     "MutualInformation",
     "ResultTable",
     "Settings",
     "TableRow",
+    "difference",
     "independence_test",
     "information_by_column",
     "mutual_information",

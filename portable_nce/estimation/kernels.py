@@ -114,8 +114,8 @@ def fitted_kernels(train: Pairs, columns: Sequence[int]) -> Kernels:
     kinds: list[tuple[int, float, float]] = []
     size = max(1, CHUNK // count)
     for space, k in enumerate(columns):
-        squares = [_squares(z, z) for z in (_view(centres.x, k), _view(centres.y, k))]
-        parts = [_ratios(*squares, inside, slice(start, start + size)) for start in range(0, count, size)]
+        of_x, of_y = (_squares(z, z) for z in (_view(centres.x, k), _view(centres.y, k)))
+        parts = [_ratios(of_x, of_y, inside, slice(start, start + size)) for start in range(0, count, size)]
         ratios += [xp.concat(each, axis=0) for each in zip(*parts, strict=True)]
         kinds += [(space, left, right) for left in WIDTHS for right in WIDTHS]
     table = xp.stack([xp.ones_like(ratios[0]), *ratios], axis=1)

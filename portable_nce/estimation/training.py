@@ -12,7 +12,7 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .._core.trees import mapped
 from .critics import Critic, gaussian, mean_loss, row_losses
-from .features import Canonical, CriticInputs, Pairs, canonical
+from .features import Canonical, CriticInputs, Pairs, canonical, same_category
 
 __all__ = ["HOST", "Library", "Trained", "Trainer", "best_start", "library_of"]
 
@@ -39,7 +39,8 @@ def best_start(train: Pairs, stop: Pairs, exceptions: float) -> Canonical:
     analyses = canonical(train.x.coordinates, train.y.coordinates, RIDGES)
     starts = [analysis.shrunk(multiple) for analysis in analyses for multiple in SHRINKING]
     starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
-    return min(starts, key=lambda start: mean_loss(gaussian(start.squares, start.applied(stop)), exceptions))
+    same = stop.same_category()
+    return min(starts, key=lambda start: mean_loss(gaussian(start.squares, start.applied(stop)), exceptions, same))
 
 
 class Library(NamedTuple):
@@ -58,9 +59,7 @@ def library_of(like: Array) -> Library:
     xp, device = namespace_of(like), device_of(like)
 
     def entered(pairs: Pairs) -> Pairs:
-        return Pairs(
-            *(CriticInputs(*(xp.asarray(z, dtype=like.dtype, device=device) for z in inputs)) for inputs in pairs)
-        )
+        return Pairs(*(inputs.mapped(lambda z: xp.asarray(z, dtype=like.dtype, device=device)) for inputs in pairs))
 
     return Library(entered, adapter_of(like).compiled)
 
@@ -84,7 +83,7 @@ class Trainer:
         self.exceptions, gradient = exceptions, critic.gradient
 
         def loss(parameters: Any, x: CriticInputs, y: CriticInputs) -> Array:
-            losses = row_losses(critic.scores(parameters, x, y), exceptions).losses
+            losses = row_losses(critic.scores(parameters, x, y), exceptions, same=same_category(x, y)).losses
             return namespace_of(losses).mean(losses)
 
         def step(state: Any, x: CriticInputs, y: CriticInputs, rates: tuple[float, float, float]) -> Any:
