@@ -283,7 +283,7 @@ def run(record: Record, repeats: int, only: str, save: Callable[[Record], None])
                 runs = record.setdefault(table, {}).setdefault(problem.name, [])
                 if len(runs) == k:
                     runs.append(estimate(k))
-        save(record)
+                    save(record)
     return record
 
 

@@ -11,7 +11,7 @@ from .features import indices
 from .folds import by_label
 from .host import MOST_INDICATORS, labels_of
 
-__all__ = ["LEAST_OF_CATEGORY", "Rows", "Within", "category_codes", "category_labels"]
+__all__ = ["LEAST_OF_CATEGORY", "PairedRows", "Within", "category_codes", "category_labels"]
 
 LEAST_OF_CATEGORY = 12
 """Fewest rows of a category, so that a fold has about four."""
@@ -21,7 +21,7 @@ POOLED = 5.0
 """Rows that the geometric mean of all deviations counts as, next to the rows of one category."""
 
 
-class Rows(NamedTuple):
+class PairedRows(NamedTuple):
     """Some rows of x and of y, and the codes of their categories, if a third variable has categories."""
 
     x: Array

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
-from .categories import Rows
+from .categories import PairedRows
 from .critics import gaussian, mean_loss, row_losses
 from .features import canonical, indices
 from .folds import Clusters, by_label
@@ -192,7 +192,7 @@ def _shifts(clusters: Clusters, part: Sequence[int]) -> tuple[list[int], list[li
     return rows, [rows[shift:] + rows[:shift] for shift in range(block, len(rows) - block + 1)]
 
 
-def _critic(sample: Sample, rows: Sequence[int], random: Random) -> Callable[[Rows], list[Array]]:
+def _critic(sample: Sample, rows: Sequence[int], random: Random) -> Callable[[PairedRows], list[Array]]:
     """Score matrices of Gaussians and of kernels, both in closed form, fitted to some rows."""
     xp = namespace_of(sample.x)
     ordered = sample.clusters.ordered
@@ -215,7 +215,7 @@ def _critic(sample: Sample, rows: Sequence[int], random: Random) -> Callable[[Ro
     )
     kernels = fitted_kernels(last, spaces_of(last)).with_centres(centres)
 
-    def found(rows: Rows) -> list[Array]:
+    def found(rows: PairedRows) -> list[Array]:
         pairs = start.applied(scaled(rows))
         exceptions, same = 3.0 / sample.pairs, pairs.same_category()
         result = []
@@ -229,7 +229,7 @@ def _critic(sample: Sample, rows: Sequence[int], random: Random) -> Callable[[Ro
 
 
 def _rank(
-    critic: Callable[[Rows], list[Array]], sample: Sample, rows: Sequence[int], others: Sequence[Sequence[int]]
+    critic: Callable[[PairedRows], list[Array]], sample: Sample, rows: Sequence[int], others: Sequence[Sequence[int]]
 ) -> float:
     """Share of the permutations with at least the bound of the pairs, which count as one of them."""
     xp, count = namespace_of(sample.x), len(rows)

@@ -79,8 +79,9 @@ def _view(inputs: CriticInputs, columns: int) -> Array:
 
 def _squares(x: Array, y: Array) -> Array:
     xp = namespace_of(x)
-    squares = xp.sum(x * x, axis=1)[:, None] + xp.sum(y * y, axis=1)[None, :] - 2.0 * (x @ y.T)
-    return xp.maximum(squares, xp.zeros_like(squares))
+    squares = xp.sum(x * x, axis=1)[:, None] + xp.sum(y * y, axis=1)[None, :]
+    squares -= 2.0 * (x @ y.T)
+    return xp.maximum(squares, xp.zeros_like(squares[:1, :]))
 
 
 def _masses(squares: Array, width: float) -> Array:
@@ -91,10 +92,10 @@ def _ratio(both: Array, left: Array, right: Array, count: int) -> Array:
     return (both + PRIOR) / (left * right / count + PRIOR)
 
 
-def _ratios(x: Array, y: Array, inside: Array, rows: slice) -> list[Array]:
-    """Ratios at some training pairs, for each width of x and each of y, from the squared distances of all."""
+def _ratios(x: Array, y: Array) -> list[Array]:
+    """Ratios at some training pairs, for each width of x and each of y, from their squared distances to all."""
     xp, count = namespace_of(x), x.shape[1]
-    masses = [[_masses(squares[rows, :], width) * inside[rows, :] for width in WIDTHS] for squares in (x, y)]
+    masses = [[_masses(squares, width) for width in WIDTHS] for squares in (x, y)]
     sums = [[xp.sum(mass, axis=1) for mass in of_side] for of_side in masses]
     return [
         # Without others, the ratio is 1.
@@ -109,20 +110,24 @@ def fitted_kernels(train: Pairs, columns: Sequence[int]) -> Kernels:
     xp = namespace_of(train.x.features)
     centres = train.select(range(min(train.number, MOST_CENTRES)))
     count = centres.number
-    inside = 1.0 - xp.eye(count, dtype=centres.x.features.dtype, device=device_of(centres.x.features))
+    rows = xp.arange(count, device=device_of(centres.x.features))
+    own = rows[:, None] == rows[None, :]
     ratios: list[Array] = []
     kinds: list[tuple[int, float, float]] = []
     size = max(1, CHUNK // count)
     for space, k in enumerate(columns):
-        of_x, of_y = (_squares(z, z) for z in (_view(centres.x, k), _view(centres.y, k)))
-        parts = [_ratios(of_x, of_y, inside, slice(start, start + size)) for start in range(0, count, size)]
+        views = _view(centres.x, k), _view(centres.y, k)
+        # A pair that is infinitely far from itself has no kernel at its own place.
+        of_x, of_y = (xp.where(own, xp.full_like(z[:1, :1], math.inf), _squares(z, z)) for z in views)
+        parts = [_ratios(of_x[a : a + size, :], of_y[a : a + size, :]) for a in range(0, count, size)]
         ratios += [xp.concat(each, axis=0) for each in zip(*parts, strict=True)]
         kinds += [(space, left, right) for left in WIDTHS for right in WIDTHS]
     table = xp.stack([xp.ones_like(ratios[0]), *ratios], axis=1)
     shares = xp.full_like(table[0, :], 1.0 / table.shape[1])
     for _ in range(ITERATIONS):
         joint = table * shares
-        shares = xp.mean(joint / xp.sum(joint, axis=1, keepdims=True), axis=0)
+        joint /= xp.sum(joint, axis=1, keepdims=True)
+        shares = xp.mean(joint, axis=0)
     numbers = [float(shares[k]) for k in range(1, table.shape[1])]
     kept = [(share, kind) for share, kind in zip(numbers, kinds, strict=True) if share > SMALLEST]
     total = math.fsum(share for share, _ in kept)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
-from .categories import Rows, Within
+from .categories import PairedRows, Within
 from .critics import mean_loss, row_losses
 from .dependence import row_keys
 from .features import Pairs, fitted, same_category, telling_products
@@ -46,7 +46,7 @@ class Model(NamedTuple):
         Whether training ended before the last step.
     """
 
-    prepared: Callable[[Rows], Pairs]
+    prepared: Callable[[PairedRows], Pairs]
     scores: Scores
     width: int
     names: tuple[str, ...]
@@ -82,7 +82,7 @@ class Fitter(NamedTuple):
     width: int
     categories: int
 
-    def __call__(self, train: Rows, stop: Rows, random: Random, update: Callable[[], None]) -> Model:
+    def __call__(self, train: PairedRows, stop: PairedRows, random: Random, update: Callable[[], None]) -> Model:
         """Critic of the training rows, chosen on the stopping rows."""
         scaled = scaling(
             train,
@@ -95,7 +95,7 @@ class Fitter(NamedTuple):
             return self._own(scaled, train, stop, random, update)
         start = best_start(scaled(train), scaled(stop), self.trainer.exceptions)
 
-        def prepared(rows: Rows) -> Pairs:
+        def prepared(rows: PairedRows) -> Pairs:
             return start.applied(scaled(rows)).single()
 
         both = prepared(train), prepared(stop)
@@ -119,9 +119,9 @@ class Fitter(NamedTuple):
 
     def _own(
         self,
-        scaled: Callable[[Rows], Pairs],
-        train: Rows,
-        stop: Rows,
+        scaled: Callable[[PairedRows], Pairs],
+        train: PairedRows,
+        stop: PairedRows,
         random: Random,
         update: Callable[[], None],
     ) -> Model:
@@ -139,14 +139,14 @@ class Fitter(NamedTuple):
 
 
 def scaling(
-    train: Rows, categories: int, transform: str, *, products: bool, indicators: bool
-) -> Callable[[Rows], Pairs]:
+    train: PairedRows, categories: int, transform: str, *, products: bool, indicators: bool
+) -> Callable[[PairedRows], Pairs]:
     """Map of rows to inputs of critics, fitted to training rows: scaled within categories, then over all rows."""
     apart: list[Within] = []
     if train.categories is not None:
         apart = [Within.fitted(z, train.categories, categories) for z in (train.x, train.y)]
 
-    def within(rows: Rows) -> list[Array]:
+    def within(rows: PairedRows) -> list[Array]:
         if rows.categories is None:
             return [rows.x, rows.y]
         x, y = (within(z, rows.categories) for within, z in zip(apart, rows[:2], strict=True))
@@ -159,7 +159,7 @@ def scaling(
         found = telling_products(*scores), telling_products(*scores[::-1])
         scalers = [s.extended(p, z) for s, p, z in zip(scalers, found, scores, strict=True)]
 
-    def scaled(rows: Rows) -> Pairs:
+    def scaled(rows: PairedRows) -> Pairs:
         inputs = (scaler(z) for scaler, z in zip(scalers, within(rows), strict=True))
         return Pairs(*(z._replace(categories=rows.categories) for z in inputs))
 
@@ -218,7 +218,7 @@ class HeldOut(NamedTuple):
     ceiling: float
 
 
-def judged(model: Model, chosen: Rows, exceptions: float) -> HeldOut:
+def judged(model: Model, chosen: PairedRows, exceptions: float) -> HeldOut:
     """Values of some rows, each with all columns, or with those of its category."""
     pairs = model.prepared(chosen)
     count = pairs.number

@@ -1,4 +1,4 @@
-"""Information given a third array, and of many columns with correction for their number."""
+"""Information given a third variable, and of many columns with correction for their number."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ConditionalInformation(NamedTuple):
         flags = sorted({*self.with_y.flags, *self.without_y.flags})
         return "\n".join(
             [
-                f"mutual information given a third array, {self.with_y.settings.pairs} pairs, in nats",
+                f"mutual information given a third variable, {self.with_y.settings.pairs} pairs, in nats",
                 f"  estimate  {self.estimate:.3f} ± {self.error:.3f} (a difference of bounds: no bound)",
                 f"  range     [{self.low:.3f}, {self.high:.3f}] if the curves go on as from N/2",
                 f"  with y    {self.with_y.bound:.3f} ± {self.with_y.error:.3f}",

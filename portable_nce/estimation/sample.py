@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .._core.namespace import device_of, is_array, namespace_of
 from .._core.protocol import Array
-from .categories import Rows, Within, category_codes
+from .categories import PairedRows, Within, category_codes
 from .dependence import correlation_time, equal_rows, has_near_copies, is_serial
 from .features import indices
 from .folds import MANY, Clusters, blocks, by_label
@@ -79,10 +79,10 @@ class Sample(NamedTuple):
         """Whether kernels are tried: more pairs need them less."""
         return self.pairs <= FEW_PAIRS
 
-    def rows(self, numbers: Sequence[int]) -> Rows:
+    def rows(self, numbers: Sequence[int]) -> PairedRows:
         """Some rows."""
         chosen = indices(numbers, self.x)
-        return Rows(
+        return PairedRows(
             *(None if z is None else namespace_of(z).take(z, chosen, axis=0) for z in (self.x, self.y, self.categories))
         )
 

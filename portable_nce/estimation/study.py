@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
-from .categories import Rows
+from .categories import PairedRows
 from .features import indices
 from .folds import Parts
 from .models import Fitter, judged
@@ -77,7 +77,7 @@ class Study(NamedTuple):
         """Bound on the report by a critic of a part of the other pairs, kinds of critics, and convergence."""
         clusters, sample = self.sample.clusters, self.sample._replace(y=y)
 
-        def rows(chosen: Sequence[int]) -> Rows:
+        def rows(chosen: Sequence[int]) -> PairedRows:
             return sample.rows(clusters.members(chosen))
 
         used = parts.rest[: max(2, len(parts.rest) // fraction)]
