@@ -60,12 +60,12 @@ def information(options: Namespace) -> int:
 
 
 def _plain(result: MutualInformation) -> dict[str, Any]:
-    """Fields of a result; numbers that a flag rules out are null."""
+    """Fields of a result without influences, which are as many as rows; numbers that a flag rules out are null."""
 
     def known(value: Any) -> Any:
         return None if isinstance(value, float) and math.isnan(value) else value
 
-    found = {name: known(value) for name, value in result._asdict().items()}
+    found = {name: known(value) for name, value in result._asdict().items() if name != "influences"}
     return {**found, "settings": result.settings._asdict(), "sentence": result.sentence(), "report": result.report()}
 
 

@@ -41,7 +41,7 @@ def category_labels(given: Any) -> list[Any] | None:
         raise ValueError("given: expected a value in each row, got some that are missing; leave these rows out")
     if not rows or not cells:
         raise ValueError("given: expected a value of each row, got none")
-    if not all(isinstance(cell, (int, str)) for cell in cells):  # truth values are integers, too
+    if not all(isinstance(cell, (int, str, bytes)) for cell in cells):  # truth values are integers, too
         return None
     return [tuple(row) if isinstance(row, list) else row for row in rows]
 

@@ -59,14 +59,11 @@ def on_host(name: str, values: Any) -> Array:
 
 def labels_of(values: Any) -> list[Any]:
     """Rows of an array or of a sequence as Python's values; rows of a matrix are lists of them."""
-    if is_array(values):
-        try:
-            import numpy as np  # noqa: PLC0415  (optional)
-        except ImportError:
-            pass
-        else:
-            values = np.asarray(_plain(values))
-    return list(values.tolist()) if hasattr(values, "tolist") else list(values)
+    try:
+        import numpy as np  # noqa: PLC0415  (optional)
+    except ImportError:
+        return list(values.tolist()) if hasattr(values, "tolist") else list(values)
+    return list(np.atleast_1d(np.asarray(_plain(values))).tolist())
 
 
 def _plain(values: Any) -> Any:

@@ -183,7 +183,8 @@ def mutual_information(
     TypeError
         If an argument has the wrong type, or holds complex numbers.
     ValueError
-        If the numbers of rows differ or are too small, a value is missing or not finite, or an option is invalid.
+        If the numbers of rows differ or are too small, also of a category of `given`, a value is missing or not
+        finite, or an option is invalid.
 
     References
     ----------

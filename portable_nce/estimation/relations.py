@@ -60,7 +60,10 @@ def conditional(
     y, given = on_host("y", y), on_host("given", given)
     if given.shape[0] != y.shape[0]:
         raise ValueError(f"given: expected {y.shape[0]} rows, as in y, got {given.shape[0]}")
-    both = namespace_of(y).concat([y, given], axis=1)
+    xp = namespace_of(y)
+    if not bool(xp.all(xp.isfinite(given))):
+        raise ValueError("given: expected finite numbers, got some that are infinite; leave these rows out")
+    both = xp.concat([y, given], axis=1)
     first, second = estimate(x, both), estimate(x, given)
     known = not (math.isnan(first.lower) or math.isnan(second.lower))
     value = first.bound - second.bound if known else math.nan

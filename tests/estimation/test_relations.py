@@ -76,7 +76,7 @@ def test_categories_have_many_forms() -> None:
     torch = pytest.importorskip("torch")
     first = estimate(A, Y, given=LABEL, steps=25)
     names = np.asarray(["a", "b", "c", "d"])[LABEL]
-    for given in (names, names.tolist(), LABEL.tolist(), LABEL[:, None], torch.asarray(LABEL)):
+    for given in (names, names.tolist(), LABEL.tolist(), list(LABEL), LABEL[:, None], torch.asarray(LABEL)):
         assert estimate(A, Y, given=given, steps=25) == first
     two_columns = np.stack([LABEL // 2, LABEL % 2], axis=1)
     assert estimate(A, Y, given=two_columns, steps=25) == first
@@ -198,6 +198,7 @@ def test_centres_and_scales_of_categories() -> None:
         ("subject", TypeError, "given: expected a value of each row, got str"),
         ([], ValueError, "given: expected a value of each row, got none"),
         (A[:299], ValueError, "given: expected 300 rows, as in y, got 299"),
+        ([math.inf, *A[1:]], ValueError, "given: expected finite numbers, got some that are infinite"),
     ],
 )
 def test_third_variables_that_are_refused(given: Any, error: Any, words: str) -> None:
