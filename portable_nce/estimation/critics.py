@@ -66,8 +66,8 @@ def row_losses(scores: Array, exceptions: float, first: int = 0, same: Array | N
         counts = xp.sum(xp.astype(same, scores.dtype), axis=1)
     weights = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
     softmax = weights / xp.sum(weights, axis=1, keepdims=True)
-    rows = xp.arange(scores.shape[0], device=device_of(scores))
-    positives = (1.0 - exceptions) * xp.take_along_axis(softmax, (rows + first)[:, None], axis=1)[:, 0]
+    places = xp.arange(scores.shape[0], device=device_of(scores)) * (scores.shape[1] + 1) + first
+    positives = (1.0 - exceptions) * xp.take(xp.reshape(softmax, (-1,)), places)
     probabilities = positives + exceptions / counts
     return CriticLosses(-xp.log(probabilities), softmax, positives / probabilities, counts)
 

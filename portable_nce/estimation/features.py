@@ -68,8 +68,11 @@ class Pairs(NamedTuple):
 
     def select(self, numbers: Iterable[int]) -> Pairs:
         """Selected pairs."""
-        chosen = indices(numbers, self.x.coordinates)
-        return Pairs(self.x.select(chosen), self.y.select(chosen))
+        return self.taken(indices(numbers, self.x.coordinates))
+
+    def taken(self, numbers: Array) -> Pairs:
+        """Pairs of an array of numbers."""
+        return Pairs(self.x.select(numbers), self.y.select(numbers))
 
     def joined(self, other: Pairs) -> Pairs:
         """These pairs, then the others."""

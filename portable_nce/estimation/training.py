@@ -64,12 +64,14 @@ def library_of(like: Array) -> Library:
     return Library(entered, adapter_of(like).compiled)
 
 
-def _batch(number: int, size: int, random: Random) -> list[int]:
-    """Random rows: an arithmetic sequence modulo their number, much cheaper than a permutation."""
+def _batch(pairs: Pairs, size: int, random: Random) -> Pairs:
+    """Random pairs: an arithmetic sequence modulo their number, much cheaper than a permutation."""
+    number, like = pairs.number, pairs.x.coordinates
     start, stride = random.randrange(number), random.randrange(1, max(2, number))
     while math.gcd(stride, number) > 1:
         stride = random.randrange(1, number)
-    return [(start + stride * k) % number for k in range(min(size, number))]
+    steps = namespace_of(like).arange(min(size, number), device=device_of(like))
+    return pairs.taken((start + stride * steps) % number)
 
 
 class Trainer:
@@ -108,10 +110,9 @@ class Trainer:
         state = (restart, zeros, zeros)
         waited = drops = 0
         for step in range(1, self.steps + 1):
-            chosen = _batch(train.number, self.batch, random)
             rate = RATE * min(1.0, step / WARM_UP) * DROP**drops
             rates = rate, rate / (1.0 - 0.9**step), 1.0 / math.sqrt(1.0 - 0.999**step)
-            state = self.step(state, *self.library.entered(train.select(chosen)), rates)
+            state = self.step(state, *self.library.entered(_batch(train, self.batch, random)), rates)
             if step % EVERY == 0:
                 loss, waited = float(self.loss(state[0], *stop)), waited + 1
                 if loss < best:
