@@ -293,10 +293,18 @@ def third_variables() -> str:
         "neighbours (Frenzel and Pompe 2007).",
         120,
     )
+    above, below = relations.hits(record)
+    seen = fill(
+        f"Of all runs, `lower` is above the truth in {percent(*above)} of {above[1]}, and the range below it in "
+        f"{percent(*below)} of {below[1]}: critics miss much of a sharp edge, as of the collider.",
+        120,
+    )
     return f"""
 ## Given a third variable
 
 {made}
+
+{seen}
 
 {relations.conditionals(record)}
 

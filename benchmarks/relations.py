@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import portable_nce as pnce
 
-__all__ = ["RECORD", "conditionals", "differences"]
+__all__ = ["RECORD", "conditionals", "differences", "hits"]
 
 RECORD: Final = Path(__file__).parents[1] / "docs" / "relations.json"
 Numbers = NDArray[Any]
@@ -316,6 +316,14 @@ def conditionals(record: Record) -> str:
         )
         lines.append(f"| {problem.name} | {problem.kind} | {truth:.2f} | {len(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def hits(record: Record) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Limits above the truth, and ranges below it, each with the number of runs that give one."""
+    runs = [(p.truth, r) for p in CONDITIONALS for r in record.get("conditional", {}).get(p.name, [])]
+    above = [r["lower"] > truth for truth, r in runs if r["lower"] is not None]
+    below = [r["high"] < truth for truth, r in runs if r["high"] is not None]
+    return (sum(above), len(above)), (sum(below), len(below))
 
 
 def differences(record: Record) -> str:
