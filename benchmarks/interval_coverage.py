@@ -288,9 +288,8 @@ def third_variables() -> str:
         return ""
     record = json.loads(relations.RECORD.read_text(encoding="utf-8"))
     made = fill(
-        "`python benchmarks/relations.py` makes these figures, with 300 pairs (400 for transfer entropy of bits and "
-        "numbers) and `splits=1`. Seeds are not those of the tests. Errors are of `estimate`, next to nearest "
-        "neighbours (Frenzel and Pompe 2007).",
+        "`python benchmarks/relations.py` gives these figures of 300 pairs (400 for transfer entropy) with `splits=1` "
+        "and seeds that tests do not use. Errors are of `estimate`, next to neighbours (Frenzel and Pompe 2007).",
         120,
     )
     above, below = relations.hits(record)

@@ -47,10 +47,9 @@ def correlated(rng: np.random.Generator, rho: Any, count: int) -> tuple[Numbers,
 
 
 class Conditional(NamedTuple):
-    """Name, kind of the third variable, draw of x, y, z and options, and conditional information in nats."""
+    """Name, draw of x, y, z and options, and conditional information in nats."""
 
     name: str
-    kind: str
     draw: Callable[[np.random.Generator], tuple[Numbers, Numbers, Numbers, dict[str, Any]]]
     truth: float
 
@@ -147,20 +146,19 @@ def transfer(rng: np.random.Generator) -> Any:
     return x[:-1], y[1:], y[:-1], {"order": range(400)}
 
 
-CATEGORIES, NUMBERS = "categories", "numbers"
 CONDITIONALS: Final = (
-    Conditional("confounder alone", CATEGORIES, confounder, 0.0),
-    Conditional("chain", CATEGORIES, chain, 0.0),
-    Conditional("collider", CATEGORIES, collider, 1.0 - math.log(2.0)),
-    Conditional("XOR, a tenth of exceptions", CATEGORIES, exclusive_or, flipped(0.1)),
-    Conditional("unequal categories", CATEGORIES, unequal, float(SHARES @ [normal_information(r) for r in RHOS])),
-    Conditional("20 subjects of 15 rows", CATEGORIES, subjects, normal_information(0.8)),
-    Conditional("a sign by category", CATEGORIES, signs, normal_information(0.8)),
-    Conditional("transfer entropy of bits, order=", CATEGORIES, delayed_bits, delayed_bits_truth()),
-    Conditional("partial correlation of 0.6", NUMBERS, partial, normal_information(0.6)),
-    Conditional("chain of numbers", NUMBERS, normal_chain, 0.0),
-    Conditional("collider of numbers", NUMBERS, normal_collider, normal_information(0.5)),
-    Conditional("transfer entropy of numbers, order=", NUMBERS, transfer, 0.5 * math.log1p(0.49)),
+    Conditional("confounder alone", confounder, 0.0),
+    Conditional("chain", chain, 0.0),
+    Conditional("collider", collider, 1.0 - math.log(2.0)),
+    Conditional("XOR, a tenth of exceptions", exclusive_or, flipped(0.1)),
+    Conditional("unequal categories", unequal, float(SHARES @ [normal_information(r) for r in RHOS])),
+    Conditional("20 subjects of 15 rows", subjects, normal_information(0.8)),
+    Conditional("a sign by category", signs, normal_information(0.8)),
+    Conditional("transfer entropy of bits, order=", delayed_bits, delayed_bits_truth()),
+    Conditional("partial correlation of 0.6", partial, normal_information(0.6)),
+    Conditional("chain of numbers", normal_chain, 0.0),
+    Conditional("collider of numbers", normal_collider, normal_information(0.5)),
+    Conditional("transfer entropy of numbers, order=", transfer, 0.5 * math.log1p(0.49)),
 )
 
 
@@ -298,8 +296,8 @@ def of(hits: list[bool]) -> str:
 def conditionals(record: Record) -> str:
     """Limits and ranges given a third variable, one line per problem."""
     lines = [
-        "| given | z | truth | runs | `lower` above | range below | median `lower` | error | neighbours |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| given | truth | runs | `lower` above | range below | median `lower` | error | neighbours |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for problem in CONDITIONALS:
         runs, truth = record.get("conditional", {}).get(problem.name, []), problem.truth
@@ -314,7 +312,7 @@ def conditionals(record: Record) -> str:
             f"{np.mean([abs(x - truth) for x in values]):.2f}" if values else "–",
             f"{np.mean([abs(r['neighbours'] - truth) for r in runs]):.2f}",
         )
-        lines.append(f"| {problem.name} | {problem.kind} | {truth:.2f} | {len(runs)} | {' | '.join(cells)} |")
+        lines.append(f"| {problem.name} | {truth:.2f} | {len(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
