@@ -2,8 +2,8 @@
 
 `python benchmarks/independence.py` tests independent arrays (`--levels` runs of each kind) and the samples of problems
 with known information (`--powers` runs of each), and adds the probabilities to docs/independence.json; recorded runs
-are skipped. It draws docs/independence.png; interval_coverage.py writes the tables into docs/coverage.md. Needs NumPy
-and matplotlib.
+are skipped. `--only 200` runs those whose name holds this word. It draws docs/independence.png; interval_coverage.py
+writes the tables into docs/coverage.md. Needs NumPy and matplotlib.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def runs(levels_of: int, powers_of: int) -> Iterator[tuple[str, str, int, Callab
                 x, y, options = draw(np.random.default_rng([k, count, place, 31]), count)
                 return tested(x, y, k, options)
 
-            yield "levels", f"{name}, {count}", levels_of if count < SIZES[-1] else levels_of // 4, level
+            yield "levels", f"{name}, {count}", levels_of, level
     for place, problem in enumerate(problem for problem in problems() if problem.name in POWER_OF):
 
         def power(k: int, problem: Any = problem, place: int = place) -> Any:
@@ -182,9 +182,9 @@ def runs(levels_of: int, powers_of: int) -> Iterator[tuple[str, str, int, Callab
         yield "powers", problem.name, powers_of, power
 
 
-def run(record: Record, levels_of: int, powers_of: int, save: Callable[[Record], None]) -> Record:
+def run(record: Record, levels_of: int, powers_of: int, only: str, save: Callable[[Record], None]) -> Record:
     """Add missing runs, a few of each row at a time."""
-    cases = list(runs(levels_of, powers_of))
+    cases = [case for case in runs(levels_of, powers_of) if only in case[1]]
     for share in (1, 2, 4, 8):
         for table, name, count, each in cases:
             found = record.setdefault(table, {}).setdefault(name, [])
@@ -247,10 +247,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--levels", type=int, default=400, help="runs of each kind of independent arrays")
     parser.add_argument("--powers", type=int, default=48, help="runs of each problem")
+    parser.add_argument("--only", default="", help="word in the names of the rows")
     parser.add_argument("--quick", action="store_true", help="few runs; prints the tables and writes nothing")
     options = parser.parse_args()
     if options.quick:
-        record = run({}, 8, 8, lambda _: None)
+        record = run({}, 8, 8, options.only, lambda _: None)
         print(levels(record), powers(record), sep="\n\n")
         return
     record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
@@ -259,7 +260,7 @@ def main() -> None:
         RECORD.with_suffix(".new").write_text(json.dumps(found) + "\n", encoding="utf-8")
         RECORD.with_suffix(".new").replace(RECORD)
 
-    record = run(record, options.levels, options.powers, save)
+    record = run(record, options.levels, options.powers, options.only, save)
     draw(record, RECORD.with_suffix(".png"))
 
 

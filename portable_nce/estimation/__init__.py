@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._core.other_names import refuses_other_names
+from .differences import InformationDifference, difference
 from .independence import IndependenceTest
 from .information import independence_test, information_by_column, mutual_information
 from .relations import ColumnInformation, ColumnTable, ConditionalInformation
@@ -16,10 +17,12 @@ __all__ = [
     "ColumnTable",
     "ConditionalInformation",
     "IndependenceTest",
+    "InformationDifference",
     "MutualInformation",
     "ResultTable",
     "Settings",
     "TableRow",
+    "difference",
     "independence_test",
     "information_by_column",
     "mutual_information",

@@ -12,11 +12,13 @@ from .. import from_scores
 from .._core.autodiff import grad
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
-from .features import CriticInputs, Pairs
+from .features import CriticInputs, Pairs, same_category
 
 __all__ = ["JOINT", "SEPARABLE", "Critic", "CriticLosses", "gaussian", "mean_loss", "own", "row_losses"]
 
 HIDDEN, OUTPUTS = 64, 32
+RULED_OUT = -1e30
+"""Score of a column of another category."""
 
 
 class Critic(NamedTuple):
@@ -42,31 +44,37 @@ class Critic(NamedTuple):
 
 
 class CriticLosses(NamedTuple):
-    """Losses of rows, softmax of their scores, and its share in the probability of each positive."""
+    """Losses of rows, softmax of their scores, its share in the probability of each positive, and columns per row."""
 
     losses: Array
     softmax: Array
     share: Array
+    counts: Array
 
 
-def row_losses(scores: Array, exceptions: float, first: int = 0) -> CriticLosses:
+def row_losses(scores: Array, exceptions: float, first: int = 0, same: Array | None = None) -> CriticLosses:
     """InfoNCE of rows whose positives are on a diagonal from column `first`, by softmax mixed with chance.
 
     The probability of column j is ``(1 - exceptions) softmax[j] + exceptions / n``: a pair that scores rule out costs
     ``log(n / exceptions)``, not any number. The gradient by scores is ``share (softmax - [j = positive])``.
+
+    `same`: the columns of each row's category, of which there are n; others count nowhere.
     """
-    xp, count = namespace_of(scores), scores.shape[1]
+    xp, counts = namespace_of(scores), scores.shape[1]
+    if same is not None:
+        scores = xp.where(same, scores, xp.full_like(scores, RULED_OUT))
+        counts = xp.sum(xp.astype(same, scores.dtype), axis=1)
     weights = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
     softmax = weights / xp.sum(weights, axis=1, keepdims=True)
-    rows = xp.arange(scores.shape[0], device=device_of(scores))
-    positives = (1.0 - exceptions) * xp.take_along_axis(softmax, (rows + first)[:, None], axis=1)[:, 0]
-    probabilities = positives + exceptions / count
-    return CriticLosses(-xp.log(probabilities), softmax, positives / probabilities)
+    places = xp.arange(scores.shape[0], device=device_of(scores)) * (scores.shape[1] + 1) + first
+    positives = (1.0 - exceptions) * xp.take(xp.reshape(softmax, (-1,)), places)
+    probabilities = positives + exceptions / counts
+    return CriticLosses(-xp.log(probabilities), softmax, positives / probabilities, counts)
 
 
-def mean_loss(scores: Array, exceptions: float) -> float:
+def mean_loss(scores: Array, exceptions: float, same: Array | None) -> float:
     """Mean loss of the rows of a score matrix."""
-    losses = row_losses(scores, exceptions).losses
+    losses = row_losses(scores, exceptions, same=same).losses
     return float(namespace_of(losses).mean(losses))
 
 
@@ -76,9 +84,11 @@ def _by_differentiation(
     """Gradient of the mean loss of a score function, by the library."""
 
     def loss(parameters: Any, x: CriticInputs, y: CriticInputs, exceptions: float) -> Array:
-        rows = from_scores.info_nce(scores(parameters, x, y), reduction="none")
-        xp, count = namespace_of(rows), x.scores.shape[0]
-        return xp.mean(-xp.log((1.0 - exceptions) * xp.exp(-rows) + exceptions / count))
+        same = same_category(x, y)
+        rows = from_scores.info_nce(scores(parameters, x, y), mask=same, reduction="none")
+        xp = namespace_of(rows)
+        counts = x.scores.shape[0] if same is None else xp.sum(xp.astype(same, rows.dtype), axis=1)
+        return xp.mean(-xp.log((1.0 - exceptions) * xp.exp(-rows) + exceptions / counts))
 
     return grad(loss)
 
@@ -191,7 +201,7 @@ def _separable_gradient(parameters: Array, x: CriticInputs, y: CriticInputs, exc
     u, v, offsets = left[-1], right[-1][:, :OUTPUTS], right[-1][:, OUTPUTS]
     scores = _linear_scores(parts, x, y) + u @ v.T + offsets[None, :]
     xp, count = namespace_of(scores), scores.shape[0]
-    _, softmax, share = row_losses(scores, exceptions)
+    _, softmax, share, _ = row_losses(scores, exceptions, same=same_category(x, y))
     slopes = (softmax - xp.eye(count, dtype=scores.dtype, device=device_of(scores))) * (share / count)[:, None]
     of_columns = xp.sum(slopes, axis=0)
     b = y.coordinates * parts[1]

@@ -74,6 +74,6 @@ def draw(result: Any, axes: Any = None) -> Any:
     if result.flags:
         axes.text(0.02, 0.98, "\n".join(result.flags), transform=axes.transAxes, va="top", color="#b00000")
     axes.set_xlabel("pairs")
-    axes.set_ylabel("mutual information (nats)")
+    axes.set_ylabel(f"{result.settings.quantity()} (nats)")
     axes.legend(frameon=False)
     return axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ __all__ = [
     "fitted",
     "indices",
     "normal_scores",
+    "same_category",
     "telling_products",
 ]
 
@@ -34,15 +35,24 @@ MOST_PRODUCTS, MOST_CANDIDATES, LONGEST_PRODUCT = 6, 2000, 4
 
 
 class CriticInputs(NamedTuple):
-    """Inputs of critics: canonical coordinates, features for networks, and the columns' own scores for kernels."""
+    """Inputs of critics: canonical coordinates, features for networks, and the columns' own scores for kernels.
+
+    `categories`: codes of the categories within which pairs are compared, if a third variable has categories.
+    """
 
     coordinates: Array
     features: Array
     scores: Array
+    categories: Array | None = None
+
+    def mapped(self, function: Callable[..., Array], *others: CriticInputs) -> CriticInputs:
+        """Inputs with a function of each array, and of the same arrays of other inputs."""
+        columns = zip(self, *others, strict=True)
+        return CriticInputs(*(None if arrays[0] is None else function(*arrays) for arrays in columns))
 
     def select(self, numbers: Array) -> CriticInputs:
         """Selected rows."""
-        return CriticInputs(*(namespace_of(x).take(x, numbers, axis=0) for x in self))
+        return self.mapped(lambda x: namespace_of(x).take(x, numbers, axis=0))
 
 
 class Pairs(NamedTuple):
@@ -58,23 +68,33 @@ class Pairs(NamedTuple):
 
     def select(self, numbers: Iterable[int]) -> Pairs:
         """Selected pairs."""
-        chosen = indices(numbers, self.x.coordinates)
-        return Pairs(self.x.select(chosen), self.y.select(chosen))
+        return self.taken(indices(numbers, self.x.coordinates))
+
+    def taken(self, numbers: Array) -> Pairs:
+        """Pairs of an array of numbers."""
+        return Pairs(self.x.select(numbers), self.y.select(numbers))
 
     def joined(self, other: Pairs) -> Pairs:
         """These pairs, then the others."""
         xp = namespace_of(self.x.coordinates)
-        return Pairs(
-            *(
-                CriticInputs(*(xp.concat(two, axis=0) for two in zip(a, b, strict=True)))
-                for a, b in zip(self, other, strict=True)
-            )
-        )
+        both = zip(self, other, strict=True)
+        return Pairs(*(a.mapped(lambda *two: xp.concat(two, axis=0), b) for a, b in both))
 
     def single(self) -> Pairs:
         """The same in float32, in which training is faster."""
         xp = namespace_of(self.x.coordinates)
-        return Pairs(*(CriticInputs(*(xp.astype(z, xp.float32) for z in inputs)) for inputs in self))
+        return Pairs(*(inputs.mapped(lambda z: xp.astype(z, xp.float32)) for inputs in self))
+
+    def same_category(self) -> Array | None:
+        """Pairs (n, n) of rows of the same category; None without categories."""
+        return same_category(self.x, self.y)
+
+
+def same_category(x: CriticInputs, y: CriticInputs) -> Array | None:
+    """Pairs (n, k) of rows of x and of y of the same category; None without categories."""
+    if x.categories is None or y.categories is None:
+        return None
+    return x.categories[:, None] == y.categories[None, :]
 
 
 def indices(numbers: Iterable[int], like: Array) -> Array:

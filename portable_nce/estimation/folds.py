@@ -97,15 +97,22 @@ class Clusters(NamedTuple):
         """Cluster of each of the rows of some clusters."""
         return [c for c in clusters for _ in self.rows[c]]
 
-    def shifted(self, random: Random) -> list[int]:
+    def shifted(self, random: Random, strata: Sequence[Sequence[int]] | None) -> list[int]:
         """Row of y for each row, shifted along the clusters by at least a quarter of them.
 
-        This keeps dependence on the order of rows, as in a time series.
+        This keeps dependence on the order of rows, as in a time series. `strata`: rows of each category, which are
+        shifted among themselves, by the same share of their number.
         """
         count = len(self.rows)
         shift = random.randint(max(1, count // 4), max(1, count - count // 4))
         source = [row for k in range(count) for row in self.rows[(k + shift) % count]]
         target = [row for cluster in self.rows for row in cluster]
+        if strata is not None:
+            order = {row: k for k, row in enumerate(target)}
+            each = [sorted(rows, key=order.__getitem__) for rows in strata]
+            target = [row for rows in each for row in rows]
+            places = [shift * len(rows) // count for rows in each]
+            source = [row for rows, k in zip(each, places, strict=True) for row in rows[k:] + rows[:k]]
         place = dict(zip(target, source, strict=True))
         return [place[i] for i in range(len(source))]
 

@@ -15,7 +15,7 @@ from .._core.namespace import is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 
-__all__ = ["library_name", "on_host", "one_thread"]
+__all__ = ["MOST_INDICATORS", "labels_of", "library_name", "on_host", "one_thread"]
 
 MOST_INDICATORS = 20
 """Most values of a column of categories that get an indicator each; more values are numbered in sorted order."""
@@ -55,6 +55,15 @@ def on_host(name: str, values: Any) -> Array:
     if columns.dtype.kind == "f":
         return columns
     return np.concatenate([_indicators(np, columns[:, k]) for k in range(columns.shape[1])], axis=1)
+
+
+def labels_of(values: Any) -> list[Any]:
+    """Rows of an array or of a sequence as Python's values; rows of a matrix are lists of them."""
+    try:
+        import numpy as np  # noqa: PLC0415  (optional)
+    except ImportError:
+        return list(values.tolist()) if hasattr(values, "tolist") else list(values)
+    return list(np.atleast_1d(np.asarray(_plain(values))).tolist())
 
 
 def _plain(values: Any) -> Any:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
+from .categories import PairedRows
 from .critics import gaussian, mean_loss, row_losses
-from .features import Pairs, canonical, fitted, indices, telling_products
-from .folds import Clusters
+from .features import canonical, indices
+from .folds import Clusters, by_label
 from .kernels import fitted_kernels
-from .models import spaces_of
+from .models import scaling, spaces_of
 from .result import FLAGS, WITHHOLDING
 from .sample import Sample
 from .training import RIDGES, SHRINKING
@@ -54,6 +55,8 @@ class IndependenceTest(NamedTuple):
         Seed of the random numbers; None if a `random.Random` was passed.
     version : str
         Version of this package.
+    categories : int
+        Number of categories of `given=`, 0 without it.
     """
 
     p: float
@@ -64,24 +67,30 @@ class IndependenceTest(NamedTuple):
     permutations: int | None
     seed: int | None
     version: str
+    categories: int = 0
 
     def __repr__(self) -> str:
         """Readable summary."""
-        lines = [f"test of independence of {self.pairs} pairs", f"  p  {self.p:.4g}"]
+        lines = [f"test of independence{self._given()} of {self.pairs} pairs", f"  p  {self.p:.4g}"]
         lines += [f"     {p:.4g} of {some} pairs, by a critic of {before}" for before, some, p in self.parts]
         return "\n".join([*lines, *(f"  {flag}: {FLAGS[flag]}" for flag in self.flags)])
+
+    def _given(self) -> str:
+        return f" given {self.categories} categories" if self.categories else ""
 
     def sentence(self) -> str:
         """One sentence for a paper."""
         units = f"{self.pairs} pairs" if self.groups == self.pairs else f"{self.pairs} pairs in {self.groups} groups"
-        seed = "" if self.seed is None else f", seed {self.seed}"
+        seed, given = "" if self.seed is None else f", seed {self.seed}", self._given()
         if math.isnan(self.p):
             reasons = ", ".join(flag for flag in self.flags if flag in WITHHOLDING)
-            return f"Independence cannot be tested ({reasons}; {units}; portable_nce {self.version}{seed})."
+            return f"Independence{given} cannot be tested ({reasons}; {units}; portable_nce {self.version}{seed})."
         others = "all shifts" if self.permutations is None else f"{self.permutations} permutations"
+        others += " within categories" if self.categories else ""
         return (
-            f"Independence: p = {self.p:.2g} ({units}; rank of held-out pairs among {others}, under critics of the "
-            f"pairs before, {len(self.parts)} parts combined by Fisher's method, portable_nce {self.version}{seed})."
+            f"Independence{given}: p = {self.p:.2g} ({units}; rank of held-out pairs among {others}, under "
+            f"critics of the pairs before, {len(self.parts)} parts combined by Fisher's method, portable_nce "
+            f"{self.version}{seed})."
         )
 
 
@@ -102,6 +111,8 @@ def tested(sample: Sample, permutations: int, random: Random) -> list[tuple[int,
         part = _at_most(clusters, parts[number])
         if clusters.ordered:
             rows, others = _shifts(clusters, part)
+        elif sample.categories is not None:
+            rows, others = _within(sample, clusters.members(part), permutations, random)
         else:
             rows, others = _permutations(clusters, part, permutations, random)
         found.append((len(clusters.members(before)), len(rows), _rank(scores, sample, rows, others)))
@@ -166,6 +177,14 @@ def _permutations(
     ]
 
 
+def _within(sample: Sample, rows: Sequence[int], number: int, random: Random) -> tuple[list[int], list[list[int]]]:
+    """Rows of a part by category, and for each permutation the rows of the same categories whose y is taken."""
+    strata = [[rows[k] for k in places] for places in by_label(sample.codes(rows))]
+    return [row for stratum in strata for row in stratum], [
+        [row for stratum in strata for row in random.sample(stratum, len(stratum))] for _ in range(number)
+    ]
+
+
 def _shifts(clusters: Clusters, part: Sequence[int]) -> tuple[list[int], list[list[int]]]:
     """Rows of a part of a series, and the same shifted around by each number of rows from a block on."""
     rows = clusters.members(part)
@@ -173,63 +192,51 @@ def _shifts(clusters: Clusters, part: Sequence[int]) -> tuple[list[int], list[li
     return rows, [rows[shift:] + rows[:shift] for shift in range(block, len(rows) - block + 1)]
 
 
-def _critic(sample: Sample, rows: Sequence[int], random: Random) -> Callable[[Array, Array], list[Array]]:
+def _critic(sample: Sample, rows: Sequence[int], random: Random) -> Callable[[PairedRows], list[Array]]:
     """Score matrices of Gaussians and of kernels, both in closed form, fitted to some rows."""
     xp = namespace_of(sample.x)
     ordered = sample.clusters.ordered
     chosen = list(rows) if ordered else random.sample(rows, len(rows))
     cut = max(2, len(chosen) // 4)
-
-    def taken(some: Sequence[int]) -> tuple[Array, Array]:
-        return xp.take(sample.x, indices(some, sample.x), axis=0), xp.take(sample.y, indices(some, sample.y), axis=0)
-
-    train, stop = taken(chosen[cut:]), taken(chosen[:cut])
-    scalers = [fitted(z, "ranks") for z in train]
-    scores = [scaler(z).scores for scaler, z in zip(scalers, train, strict=True)]
-    products = telling_products(*scores), telling_products(*scores[::-1])
-    scalers = [s.extended(p, z) for s, p, z in zip(scalers, products, scores, strict=True)]
-
-    def scaled(x: Array, y: Array) -> Pairs:
-        return Pairs(*(scaler(z) for scaler, z in zip(scalers, (x, y), strict=True)))
-
-    both = scaled(*train), scaled(*stop)
+    train, stop = sample.rows(chosen[cut:]), sample.rows(chosen[:cut])
+    scaled = scaling(train, sample.number_of_categories, "ranks", products=True, indicators=True)
+    both = scaled(train), scaled(stop)
     starts = []
     for analysis in canonical(both[0].x.coordinates, both[0].y.coordinates, RIDGES):
         for multiple in SHRINKING:
             shrunk = analysis.shrunk(multiple)
             starts.append(shrunk._replace(squares=xp.maximum(shrunk.squares, KEPT * analysis.shrunk(0.0).squares)))
-    exceptions = 3.0 / sample.pairs
-    start = min(starts, key=lambda s: mean_loss(gaussian(s.squares, s.applied(both[1])), exceptions))
-
-    def prepared(x: Array, y: Array) -> Pairs:
-        return start.applied(scaled(x, y))
-
-    of_train, of_stop = prepared(*train), prepared(*stop)
+    exceptions, same = 3.0 / sample.pairs, both[1].same_category()
+    start = min(starts, key=lambda s: mean_loss(gaussian(s.squares, s.applied(both[1])), exceptions, same))
+    of_train, of_stop = (start.applied(pairs) for pairs in both)
     last, centres = (
         pairs.select(range(max(0, pairs.number - MOST_FITTED), pairs.number))
         for pairs in (of_train, of_stop.joined(of_train))
     )
     kernels = fitted_kernels(last, spaces_of(last)).with_centres(centres)
 
-    def found(x: Array, y: Array) -> list[Array]:
-        pairs = prepared(x, y)
-        return [gaussian(start.squares, pairs), kernels.scores(pairs, pairs)]
+    def found(rows: PairedRows) -> list[Array]:
+        pairs = start.applied(scaled(rows))
+        exceptions, same = 3.0 / sample.pairs, pairs.same_category()
+        result = []
+        for scores in (gaussian(start.squares, pairs), kernels.scores(pairs, pairs)):
+            losses = row_losses(scores, exceptions, same=same)
+            even = exceptions / (losses.counts if same is None else losses.counts[:, None])
+            result.append(xp.log((1.0 - exceptions) * losses.softmax + even))
+        return result
 
     return found
 
 
 def _rank(
-    critic: Callable[[Array, Array], list[Array]], sample: Sample, rows: Sequence[int], others: Sequence[Sequence[int]]
+    critic: Callable[[PairedRows], list[Array]], sample: Sample, rows: Sequence[int], others: Sequence[Sequence[int]]
 ) -> float:
     """Share of the permutations with at least the bound of the pairs, which count as one of them."""
     xp, count = namespace_of(sample.x), len(rows)
-    there = indices(rows, sample.x)
-    x, y = xp.take(sample.x, there, axis=0), xp.take(sample.y, there, axis=0)
-    total = xp.zeros_like(x[:, :1])
-    exceptions = 3.0 / sample.pairs
-    for scores in critic(x, y):
-        softmax = row_losses(scores, exceptions).softmax
-        total = total + xp.log((1.0 - exceptions) * softmax + exceptions / count)
+    chosen_rows = sample.rows(rows)
+    total = xp.zeros_like(chosen_rows.x[:, :1])
+    for values in critic(chosen_rows):
+        total = total + values
     flat = xp.reshape(total, (-1,))
     place = {row: k for k, row in enumerate(rows)}
     own = float(xp.sum(xp.take(flat, indices((k * count + k for k in range(count)), flat))))

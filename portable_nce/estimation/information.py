@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, overload
 from .._core.checks import as_integer, check_bool, check_choice, check_whole_number, explained
 from .._core.namespace import common_namespace
 from .._core.types import AnyArray, Parameters, Result
+from .categories import category_labels
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
 from .host import library_name, one_thread
@@ -100,7 +101,7 @@ def mutual_information(
     steps: int = 3000,
     batch: int = 256,
     progress: bool = True,
-) -> ConditionalInformation: ...
+) -> MutualInformation | ConditionalInformation: ...
 
 
 @_with_options_explained
@@ -142,7 +143,9 @@ def mutual_information(
         different integers, and text, become an indicator of each value; more values are numbered in sorted order.
         Missing values are refused.
     given : array or sequence, shape (N, Dz) or (N,), optional
-        Estimate ``I(x; y | z)`` as the difference of the bounds of ``I(x; y, z)`` and ``I(x; z)``, which is no bound.
+        Third variable z, to estimate ``I(x; y | z)``. Integers, truth values and names are categories, of at least 12
+        rows each: negatives are of the same category, and `lower` stays a limit. Floats give the difference of
+        ``I(x; y, z)`` and ``I(x; z)``, a `ConditionalInformation` with a range and without a limit.
     rng : int, random.Random or numpy.random.Generator, optional
         Seed or generator; None uses a new seed in each call.
     critic : {"best", "separable", "joint"} or (function, parameters), default: "best"
@@ -173,14 +176,15 @@ def mutual_information(
     Returns
     -------
     MutualInformation or ConditionalInformation
-        Named tuple in nats, with a readable `repr`; with `given`, the second.
+        Named tuple in nats, with a readable `repr`; with floats as `given`, the second.
 
     Raises
     ------
     TypeError
         If an argument has the wrong type, or holds complex numbers.
     ValueError
-        If the numbers of rows differ or are too small, a value is missing or not finite, or an option is invalid.
+        If the numbers of rows differ or are too small, also of a category of `given`, a value is missing or not
+        finite, or an option is invalid.
 
     References
     ----------
@@ -212,11 +216,12 @@ def mutual_information(
         "batch": batch,
         "progress": progress,
     }
-    if given is None:
-        return _estimated(x, y, rng, **options)
+    labels = None if given is None else category_labels(given)
+    if given is None or labels is not None:
+        return _estimated(x, y, rng, given=labels, **options)
     seed, random = _random(rng)
     seed = random.getrandbits(32) if seed is None else seed  # both estimates have the same folds
-    return conditional(lambda a, b: _estimated(a, b, seed, **options), x, y, given)
+    return conditional(lambda a, b: _estimated(a, b, seed, given=None, **options), x, y, given)
 
 
 @_with_options_explained
@@ -259,6 +264,8 @@ def information_by_column(
     >>> [row.name for row in table if row.corrected < 0.05]
     ['a']
     """
+    if options.get("given") is not None and category_labels(options["given"]) is None:
+        raise ValueError("given: expected categories for a table of columns, got floats, which allow no limit")
     seed, random = _random(rng)
     seed = random.getrandbits(32) if seed is None else seed
     return by_column(lambda a, b: mutual_information(a, b, rng=seed, **options), x, y, names)
@@ -270,6 +277,7 @@ def independence_test(
     y: Samples,
     /,
     *,
+    given: Samples | None = None,
     groups: Sequence[Any] | AnyArray | None = None,
     order: Sequence[Any] | AnyArray | None = None,
     rng: Any = None,
@@ -287,6 +295,8 @@ def independence_test(
     ----------
     x, y : array or sequence, shape (N, Dx) and (N, Dy), or (N,)
         Paired samples, as in `mutual_information`.
+    given : sequence of N integers or names, optional
+        Categories of a third variable: tests independence given it, by permutations within each category.
     groups : sequence of N labels, optional
         Labels of dependent pairs: whole groups of like sizes change places, cut to the smallest.
     order : sequence of N numbers, optional
@@ -305,7 +315,8 @@ def independence_test(
     Raises
     ------
     TypeError, ValueError
-        As `mutual_information`, or if there are fewer than 20 independent rows, groups, or blocks of a series.
+        As `mutual_information`; if there are fewer than 20 independent rows, groups, or blocks of a series; or if
+        `given` holds floats, or comes with `groups` or `order`.
 
     References
     ----------
@@ -321,7 +332,15 @@ def independence_test(
     """
     permutations = check_whole_number("permutations", permutations, least=19)
     seed, random = _random(rng)
-    sample = sample_of(x, y, groups, order, None)
+    labels = None if given is None else category_labels(given)
+    if given is not None and labels is None:
+        raise ValueError(
+            "given: expected categories (integers or names), got floats; pass bins of them as integers: what a bin "
+            "leaves of their dependence counts as dependence"
+        )
+    if labels is not None and not (groups is None and order is None):
+        raise ValueError("given: expected neither groups= nor order= with it in a test, got one; test each category")
+    sample = sample_of(x, y, groups, order, None, given=labels)
     if len(sample.clusters.rows) < LEAST_CLUSTERS:
         name = "groups" if groups is not None else "order" if order is not None else "x"
         what = "blocks of a correlation time" if order is not None else "rows or groups"
@@ -332,14 +351,15 @@ def independence_test(
         parts = tested(sample, permutations, random)
     p = math.nan if WITHHOLDING & {*flags} else fisher([p for _, _, p in parts])
     count, number = len(sample.clusters.rows), None if sample.clusters.ordered else permutations
-    return IndependenceTest(p, tuple(parts), sample.pairs, count, flags, number, seed, version())
+    categories = sample.number_of_categories
+    return IndependenceTest(p, tuple(parts), sample.pairs, count, flags, number, seed, version(), categories)
 
 
 def _estimated(
-    x: Any, y: Any, rng: Any, *, critic: Any, transform: str, groups: Any, order: Any, folds: Any, splits: Any,
-    seeds: Any, steps: Any, batch: Any, progress: Any,
+    x: Any, y: Any, rng: Any, *, given: Sequence[Any] | None, critic: Any, transform: str, groups: Any, order: Any,
+    folds: Any, splits: Any, seeds: Any, steps: Any, batch: Any, progress: Any,
 ) -> MutualInformation:  # fmt: skip
-    """Estimate of two arrays."""
+    """Estimate of two arrays, given the categories of a third variable if there is one."""
     check_choice("transform", transform, TRANSFORMS)
     progress = check_bool("progress", progress)
     seeds, steps, batch = (
@@ -349,14 +369,17 @@ def _estimated(
     seed, random = _random(rng)
     folds = None if folds is None else check_whole_number("folds", folds, least=2)
     splits = None if splits is None else check_whole_number("splits", splits)
-    sample = sample_of(x, y, groups, order, folds)
+    sample = sample_of(x, y, groups, order, folds, given=given)
+    categories = sample.number_of_categories
     folds, splits = folds or sample.folds, splits or sample.splits
     with one_thread():
         library = HOST if isinstance(critic, str) else library_of(common_namespace(x=x, y=y)[1][0])
         exceptions = EXCEPTIONS / sample.pairs
         trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs), exceptions=exceptions)
         width = OUTPUTS if name == "joint" else 1
-        fitter = Fitter(trainer, transform, name == "own", name == "best" and sample.takes_kernels, seeds, width)
+        fitter = Fitter(
+            trainer, transform, name == "own", name == "best" and sample.takes_kernels, seeds, width, categories
+        )
         study = Study(sample, fitter, folds, random)
         with progress_bar(study.trainings(splits) if progress else 0) as bar:
             found = study.run(splits, bar.update)
@@ -378,8 +401,9 @@ def _estimated(
         seed,
         version(),
         library_name(sample.x),
+        categories,
     )
-    return reported(found, flags, settings)
+    return reported(found, flags, settings, sample.labels())
 
 
 def version() -> str:

@@ -20,6 +20,8 @@ ITERATIONS = 300
 SMALLEST, CONSTANT = 0.01, 0.03
 """Smallest share of a component, and least share of the constant ratio 1, which bounds the losses."""
 MOST_CENTRES = 1500
+CHUNK = 2**16
+"""Numbers of a matrix held at a time: 12 such matrices stay in a processor's cache."""
 MOST_COLUMNS = 4
 
 
@@ -77,8 +79,9 @@ def _view(inputs: CriticInputs, columns: int) -> Array:
 
 def _squares(x: Array, y: Array) -> Array:
     xp = namespace_of(x)
-    squares = xp.sum(x * x, axis=1)[:, None] + xp.sum(y * y, axis=1)[None, :] - 2.0 * (x @ y.T)
-    return xp.maximum(squares, xp.zeros_like(squares))
+    squares = xp.sum(x * x, axis=1)[:, None] + xp.sum(y * y, axis=1)[None, :]
+    squares -= 2.0 * (x @ y.T)
+    return xp.maximum(squares, xp.zeros_like(squares[:1, :]))
 
 
 def _masses(squares: Array, width: float) -> Array:
@@ -89,28 +92,42 @@ def _ratio(both: Array, left: Array, right: Array, count: int) -> Array:
     return (both + PRIOR) / (left * right / count + PRIOR)
 
 
+def _ratios(x: Array, y: Array) -> list[Array]:
+    """Ratios at some training pairs, for each width of x and each of y, from their squared distances to all."""
+    xp, count = namespace_of(x), x.shape[1]
+    masses = [[_masses(squares, width) for width in WIDTHS] for squares in (x, y)]
+    sums = [[xp.sum(mass, axis=1) for mass in of_side] for of_side in masses]
+    return [
+        # Without others, the ratio is 1.
+        _ratio(xp.sum(left * right, axis=1), of_left, of_right, max(count - 1, 1))
+        for left, of_left in zip(masses[0], sums[0], strict=True)
+        for right, of_right in zip(masses[1], sums[1], strict=True)
+    ]
+
+
 def fitted_kernels(train: Pairs, columns: Sequence[int]) -> Kernels:
     """Kernels at training pairs, with shares that are likely for each pair given the others (by EM)."""
     xp = namespace_of(train.x.features)
     centres = train.select(range(min(train.number, MOST_CENTRES)))
     count = centres.number
-    inside = 1.0 - xp.eye(count, dtype=centres.x.features.dtype, device=device_of(centres.x.features))
+    rows = xp.arange(count, device=device_of(centres.x.features))
+    own = rows[:, None] == rows[None, :]
     ratios: list[Array] = []
     kinds: list[tuple[int, float, float]] = []
+    size = max(1, CHUNK // count)
     for space, k in enumerate(columns):
-        distances = [_squares(z, z) for z in (_view(centres.x, k), _view(centres.y, k))]
-        masses = [[_masses(square, width) * inside for width in WIDTHS] for square in distances]
-        sums = [[xp.sum(mass, axis=1) for mass in of_side] for of_side in masses]
-        for i, left in enumerate(WIDTHS):
-            for j, right in enumerate(WIDTHS):
-                both = xp.sum(masses[0][i] * masses[1][j], axis=1)
-                ratios.append(_ratio(both, sums[0][i], sums[1][j], max(count - 1, 1)))  # without others, 1
-                kinds.append((space, left, right))
+        views = _view(centres.x, k), _view(centres.y, k)
+        # A pair that is infinitely far from itself has no kernel at its own place.
+        of_x, of_y = (xp.where(own, xp.full_like(z[:1, :1], math.inf), _squares(z, z)) for z in views)
+        parts = [_ratios(of_x[a : a + size, :], of_y[a : a + size, :]) for a in range(0, count, size)]
+        ratios += [xp.concat(each, axis=0) for each in zip(*parts, strict=True)]
+        kinds += [(space, left, right) for left in WIDTHS for right in WIDTHS]
     table = xp.stack([xp.ones_like(ratios[0]), *ratios], axis=1)
     shares = xp.full_like(table[0, :], 1.0 / table.shape[1])
     for _ in range(ITERATIONS):
         joint = table * shares
-        shares = xp.mean(joint / xp.sum(joint, axis=1, keepdims=True), axis=0)
+        joint /= xp.sum(joint, axis=1, keepdims=True)
+        shares = xp.mean(joint, axis=0)
     numbers = [float(shares[k]) for k in range(1, table.shape[1])]
     kept = [(share, kind) for share, kind in zip(numbers, kinds, strict=True) if share > SMALLEST]
     total = math.fsum(share for share, _ in kept)

@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
+from .categories import PairedRows, Within
 from .critics import mean_loss, row_losses
 from .dependence import row_keys
-from .features import Pairs, fitted, telling_products
+from .features import Pairs, fitted, same_category, telling_products
 from .host import on_host
 from .kernels import MOST_COLUMNS, Kernels, fitted_kernels
 from .training import Trainer, best_start
 
-__all__ = ["Fitter", "HeldOut", "Model", "judged", "spaces_of"]
+__all__ = ["Fitter", "HeldOut", "Model", "judged", "scaling", "spaces_of"]
 
 CHUNK = 2**22
 """Numbers held at a time."""
@@ -34,7 +35,7 @@ class Model(NamedTuple):
     Attributes
     ----------
     prepared : function
-        Raw rows of x and y to inputs of the scores.
+        Rows to inputs of the scores.
     scores : function
         Inputs of n rows and of k columns to scores (n, k).
     width : int
@@ -45,7 +46,7 @@ class Model(NamedTuple):
         Whether training ended before the last step.
     """
 
-    prepared: Callable[[Array, Array], Pairs]
+    prepared: Callable[[PairedRows], Pairs]
     scores: Scores
     width: int
     names: tuple[str, ...]
@@ -69,6 +70,8 @@ class Fitter(NamedTuple):
         Networks whose scores are averaged.
     width : int
         Numbers that the networks hold per score.
+    categories : int
+        Number of categories of a third variable, 0 without one.
     """
 
     trainer: Trainer
@@ -77,28 +80,25 @@ class Fitter(NamedTuple):
     kernels: bool
     seeds: int
     width: int
+    categories: int
 
-    def __call__(
-        self, train: tuple[Array, Array], stop: tuple[Array, Array], random: Random, update: Callable[[], None]
-    ) -> Model:
-        """Critic of the training rows of x and y, chosen on the stopping rows."""
-        scalers = [fitted(z, self.transform) for z in train]
-        if self.transform == "ranks" and not self.own:
-            scores = [scaler(z).scores for scaler, z in zip(scalers, train, strict=True)]
-            found = telling_products(*scores), telling_products(*scores[::-1])
-            scalers = [s.extended(p, z) for s, p, z in zip(scalers, found, scores, strict=True)]
-
-        def scaled(x: Array, y: Array) -> Pairs:
-            return Pairs(*(scaler(z) for scaler, z in zip(scalers, (x, y), strict=True)))
-
+    def __call__(self, train: PairedRows, stop: PairedRows, random: Random, update: Callable[[], None]) -> Model:
+        """Critic of the training rows, chosen on the stopping rows."""
+        scaled = scaling(
+            train,
+            self.categories,
+            self.transform,
+            products=self.transform == "ranks" and not self.own,
+            indicators=not self.own,
+        )
         if self.own:
             return self._own(scaled, train, stop, random, update)
-        start = best_start(scaled(*train), scaled(*stop), self.trainer.exceptions)
+        start = best_start(scaled(train), scaled(stop), self.trainer.exceptions)
 
-        def prepared(x: Array, y: Array) -> Pairs:
-            return start.applied(scaled(x, y)).single()
+        def prepared(rows: PairedRows) -> Pairs:
+            return start.applied(scaled(rows)).single()
 
-        both = prepared(*train), prepared(*stop)
+        both = prepared(train), prepared(stop)
         squares = namespace_of(start.squares).astype(start.squares, both[0].x.features.dtype)
         models = []
         for _ in range(self.seeds):
@@ -119,15 +119,15 @@ class Fitter(NamedTuple):
 
     def _own(
         self,
-        scaled: Callable[[Array, Array], Pairs],
-        train: tuple[Array, Array],
-        stop: tuple[Array, Array],
+        scaled: Callable[[PairedRows], Pairs],
+        train: PairedRows,
+        stop: PairedRows,
         random: Random,
         update: Callable[[], None],
     ) -> Model:
         models = []
         for _ in range(self.seeds):
-            models.append(self.trainer.trained(scaled(*train), scaled(*stop), train[0], random))
+            models.append(self.trainer.trained(scaled(train), scaled(stop), train.x, random))
             update()
 
         def scores(x: Pairs, y: Pairs) -> Array:
@@ -136,6 +136,34 @@ class Fitter(NamedTuple):
             return on_host("critic", sum(found[1:], found[0]) / len(found))
 
         return Model(scaled, scores, 1, ("own",), all(model.converged for model in models))
+
+
+def scaling(
+    train: PairedRows, categories: int, transform: str, *, products: bool, indicators: bool
+) -> Callable[[PairedRows], Pairs]:
+    """Map of rows to inputs of critics, fitted to training rows: scaled within categories, then over all rows."""
+    apart: list[Within] = []
+    if train.categories is not None:
+        apart = [Within.fitted(z, train.categories, categories) for z in (train.x, train.y)]
+
+    def within(rows: PairedRows) -> list[Array]:
+        if rows.categories is None:
+            return [rows.x, rows.y]
+        x, y = (within(z, rows.categories) for within, z in zip(apart, rows[:2], strict=True))
+        return [namespace_of(x).concat([x, apart[0].indicators(rows.categories)], axis=1) if indicators else x, y]
+
+    each = within(train)
+    scalers = [fitted(z, transform) for z in each]
+    if products:
+        scores = [scaler(z).scores for scaler, z in zip(scalers, each, strict=True)]
+        found = telling_products(*scores), telling_products(*scores[::-1])
+        scalers = [s.extended(p, z) for s, p, z in zip(scalers, found, scores, strict=True)]
+
+    def scaled(rows: PairedRows) -> Pairs:
+        inputs = (scaler(z) for scaler, z in zip(scalers, within(rows), strict=True))
+        return Pairs(*(z._replace(categories=rows.categories) for z in inputs))
+
+    return scaled
 
 
 def spaces_of(train: Pairs) -> list[int]:
@@ -154,7 +182,8 @@ def spaces_of(train: Pairs) -> list[int]:
 def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs, exceptions: float) -> Model:
     """Mixture of networks and kernels with the best bound on the stopping pairs."""
     first, second = networks.scores(stop, stop), kernels.scores(stop, stop)
-    a, b = min(MIXTURES, key=lambda weights: mean_loss(weights[0] * first + weights[1] * second, exceptions))
+    same = stop.same_category()
+    a, b = min(MIXTURES, key=lambda weights: mean_loss(weights[0] * first + weights[1] * second, exceptions, same))
     whole = kernels.with_centres(train.joined(stop))
 
     def scores(x: Pairs, y: Pairs) -> Array:
@@ -169,40 +198,50 @@ def _mixed(networks: Model, kernels: Kernels, train: Pairs, stop: Pairs, excepti
 
 
 class HeldOut(NamedTuple):
-    """Losses of held-out pairs.
+    """Values of held-out pairs.
 
     Attributes
     ----------
-    losses : list of float
-        Loss of each row.
+    values : list of float
+        Bound of each row: the logarithm of its number of columns, minus its loss.
     slopes : list of float
         Gradient of the sum of the losses by the weight of each pair as a column.
-    largest : float
-        Largest loss of any row with any column.
+    least : float
+        Least value of any row with any column.
+    ceiling : float
+        Mean logarithm of the number of columns, the largest possible bound.
     """
 
-    losses: list[float]
+    values: list[float]
     slopes: list[float]
-    largest: float
+    least: float
+    ceiling: float
 
 
-def judged(model: Model, x: Array, y: Array, exceptions: float) -> HeldOut:
-    """Losses of rows of x and y."""
-    pairs = model.prepared(x, y)
+def judged(model: Model, chosen: PairedRows, exceptions: float) -> HeldOut:
+    """Values of some rows, each with all columns, or with those of its category."""
+    pairs = model.prepared(chosen)
     count = pairs.number
     size = max(1, CHUNK // (count * model.width))
-    losses: list[float] = []
+    values: list[float] = []
+    logs: list[float] = []
     slopes = [0.0] * count
-    smallest = 1.0
+    least = math.inf
     for start in range(0, count, size):
         rows = pairs.select(range(start, min(start + size, count)))
-        found = row_losses(model.scores(rows, pairs), exceptions, start)
+        same = same_category(rows.x, pairs.y)
+        found = row_losses(model.scores(rows, pairs), exceptions, start, same)
         xp = namespace_of(found.losses)
-        losses += _listed(found.losses)
-        sums = xp.sum(found.share[:, None] * (found.softmax - 1.0 / count), axis=0)
+        counts = [float(count)] * rows.number if same is None else _listed(found.counts)
+        logs += map(math.log, counts)
+        values += [math.log(n) - loss for n, loss in zip(counts, _listed(found.losses), strict=True)]
+        even = 1.0 / count if same is None else xp.astype(same, found.softmax.dtype) / found.counts[:, None]
+        sums = xp.sum(found.share[:, None] * (found.softmax - even), axis=0)
         slopes = [a + b for a, b in zip(slopes, _listed(sums), strict=True)]
-        smallest = min(smallest, float(xp.min(found.softmax)))
-    return HeldOut(losses, slopes, -math.log((1.0 - exceptions) * smallest + exceptions / count))
+        inside = found.softmax if same is None else xp.where(same, found.softmax, xp.ones_like(found.softmax))
+        for n, smallest in zip(counts, _listed(xp.min(inside, axis=1)), strict=True):
+            least = min(least, math.log((1.0 - exceptions) * n * smallest + exceptions))
+    return HeldOut(values, slopes, least, math.fsum(logs) / count)
 
 
 def _listed(x: Array) -> list[float]:

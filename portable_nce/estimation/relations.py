@@ -1,4 +1,4 @@
-"""Information given a third array, and of many columns with correction for their number."""
+"""Information given a third variable, and of many columns with correction for their number."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ __all__ = ["ColumnInformation", "ColumnTable", "ConditionalInformation", "by_col
 class ConditionalInformation(NamedTuple):
     """Estimate of ``I(x; y | z) = I(x; y, z) - I(x; z)`` in nats, a difference of two bounds and no bound itself.
 
+    It has no lower limit: what the critics miss of ``I(x; z)`` is added to it.
+
     Attributes
     ----------
     estimate, error : float
         Difference of the bounds and its standard error, as if they were independent. NaN if a flag withholds a bound.
+    low, high : float
+        Range from the low end of ``I(x; y, z)`` minus the high end of ``I(x; z)``, at least 0, to the high end of the
+        first minus the lower limit of the second, if both learning curves go on as from N/2 to N. `low` is 0 and `high`
+        is NaN where a flag withholds what they need.
     with_y, without_y : MutualInformation
         Estimates of ``I(x; y, z)`` and ``I(x; z)``, with the same folds.
     """
 
     estimate: float
     error: float
+    low: float
+    high: float
     with_y: MutualInformation
     without_y: MutualInformation
 
@@ -35,8 +43,9 @@ class ConditionalInformation(NamedTuple):
         flags = sorted({*self.with_y.flags, *self.without_y.flags})
         return "\n".join(
             [
-                f"mutual information given a third array, {self.with_y.settings.pairs} pairs, in nats",
+                f"mutual information given a third variable, {self.with_y.settings.pairs} pairs, in nats",
                 f"  estimate  {self.estimate:.3f} ± {self.error:.3f} (a difference of bounds: no bound)",
+                f"  range     [{self.low:.3f}, {self.high:.3f}] if the curves go on as from N/2",
                 f"  with y    {self.with_y.bound:.3f} ± {self.with_y.error:.3f}",
                 f"  without   {self.without_y.bound:.3f} ± {self.without_y.error:.3f}",
                 *(f"  {flag}" for flag in flags),
@@ -51,12 +60,17 @@ def conditional(
     y, given = on_host("y", y), on_host("given", given)
     if given.shape[0] != y.shape[0]:
         raise ValueError(f"given: expected {y.shape[0]} rows, as in y, got {given.shape[0]}")
-    both = namespace_of(y).concat([y, given], axis=1)
+    xp = namespace_of(y)
+    if not bool(xp.all(xp.isfinite(given))):
+        raise ValueError("given: expected finite numbers, got some that are infinite; leave these rows out")
+    both = xp.concat([y, given], axis=1)
     first, second = estimate(x, both), estimate(x, given)
     known = not (math.isnan(first.lower) or math.isnan(second.lower))
     value = first.bound - second.bound if known else math.nan
     error = math.hypot(first.error, second.error) if known else math.nan
-    return ConditionalInformation(value, error, first, second)
+    low = first.low - second.high
+    high = first.high - max(second.lower, 0.0)
+    return ConditionalInformation(value, error, 0.0 if math.isnan(low) else max(low, 0.0), high, first, second)
 
 
 class ColumnInformation(NamedTuple):

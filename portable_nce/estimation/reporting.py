@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from .result import WITHHOLDING, MutualInformation, Settings
-from .statistics import Summary, averaged, extrapolated, margin_of_exceptions, summary
+from .statistics import Summary, averaged, extrapolated, influences, margin_of_exceptions, summary
 from .study import Found
 
 __all__ = ["reported"]
@@ -19,8 +19,8 @@ ROUNDINGS = 64.0 * 2.0**-23
 """Rounding errors of float32 by which the bound of a constant critic may differ from 0."""
 
 
-def reported(found: Found, given: Sequence[str], settings: Settings) -> MutualInformation:
-    """Reportable numbers and flags."""
+def reported(found: Found, given: Sequence[str], settings: Settings, labels: Sequence[Hashable]) -> MutualInformation:
+    """Reportable numbers and flags; `labels` name the clusters."""
     whole, null = averaged([summary(folds) for folds in found.whole]), summary(found.null)
     half = averaged([summary(folds) for folds in found.half])
     curve = [whole, half, *([summary(found.quarter)] if found.quarter else [])]
@@ -32,7 +32,7 @@ def reported(found: Found, given: Sequence[str], settings: Settings) -> MutualIn
         return errors._replace(value=whole.value + rate * gain)
 
     likely, most = beyond(0.5 * sum(RATES)), beyond(RATES[1])
-    ceiling = min(math.log(len(fold.influence)) for folds in found.whole for fold in folds)
+    ceiling = min(fold.ceiling for folds in found.whole for fold in folds)
     flags = list(given)
     if null.value - null.margin > NOTHING:
         flags.append("null above zero")
@@ -55,8 +55,20 @@ def reported(found: Found, given: Sequence[str], settings: Settings) -> MutualIn
         estimate = low = high = math.nan
     counts = [settings.pairs // fraction for fraction in (1, 2, 4)]
     points = tuple((n, s.value, s.error) for n, s in zip(counts, curve, strict=False))
+    each = tuple(zip(labels, influences(found.whole, len(labels)), strict=True))
     return MutualInformation(
-        lower, estimate, low, high, whole.value, whole.error, ceiling, null.value, points[::-1], tuple(flags), settings
+        lower,
+        estimate,
+        low,
+        high,
+        whole.value,
+        whole.error,
+        ceiling,
+        null.value,
+        points[::-1],
+        tuple(flags),
+        settings,
+        each,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from html import escape
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ class Settings(NamedTuple):
         Seed of the random numbers; None if a `random.Random` was passed.
     version, library : str
         Version of this package, and name and version of the library that computed.
+    categories : int
+        Number of categories of `given=`, 0 without it.
     """
 
     pairs: int
@@ -68,6 +71,11 @@ class Settings(NamedTuple):
     seed: int | None
     version: str
     library: str
+    categories: int = 0
+
+    def quantity(self) -> str:
+        """Mutual information, and how many categories it is given."""
+        return "mutual information" + (f" given {self.categories} categories" if self.categories else "")
 
     def described(self) -> str:
         """Number of pairs, and of the groups or blocks that they are in."""
@@ -88,7 +96,8 @@ class MutualInformation(NamedTuple):
     bound, error : float
         InfoNCE of the held-out pairs, a lower bound in expectation, and its standard error.
     ceiling : float
-        Logarithm of the number of held-out pairs of a fold, the largest possible bound.
+        Logarithm of the number of held-out pairs of a fold, the largest possible bound; given categories, the mean
+        logarithm of the numbers of pairs of each.
     null : float
         The bound after shifting the rows of y against x by at least a quarter of the rows.
     curve : tuple of (int, float, float)
@@ -97,6 +106,8 @@ class MutualInformation(NamedTuple):
         Warnings, with their meanings in the `repr`. Values invalidated by a flag are NaN.
     settings : Settings
         Numbers of rows and groups, options, seed and version.
+    influences : tuple of (label, float)
+        Influence on the bound of each independent row, group or block, named by its first row or by its group's label.
     """
 
     lower: float
@@ -110,11 +121,12 @@ class MutualInformation(NamedTuple):
     curve: tuple[tuple[int, float, float], ...]
     flags: tuple[str, ...]
     settings: Settings
+    influences: tuple[tuple[Hashable, float], ...] = ()
 
     def __repr__(self) -> str:
         """Readable summary."""
         lines = [
-            f"mutual information of {self.settings.pairs} pairs, in nats",
+            f"{self.settings.quantity()} of {self.settings.pairs} pairs, in nats",
             f"  at least  {self.lower:.3f}  (95 %{_bits(self.lower)})",
         ]
         if not math.isnan(self.estimate):
@@ -147,11 +159,11 @@ class MutualInformation(NamedTuple):
         )
         if math.isnan(self.lower):
             reasons = ", ".join(flag for flag in self.flags if flag in WITHHOLDING)
-            return f"No lower limit of the mutual information can be given ({reasons}; {made.described()}; {how})."
+            return f"No lower limit of the {made.quantity()} can be given ({reasons}; {made.described()}; {how})."
         limit = max(self.lower, 0.0)
         notes = "".join(f"; {flag}" for flag in self.flags)
         return (
-            f"The mutual information is at least {limit:.3f} nats ({limit / math.log(2.0):.3f} bits) with 95 % "
+            f"The {made.quantity()} is at least {limit:.3f} nats ({limit / math.log(2.0):.3f} bits) with 95 % "
             f"confidence ({made.described()}; {how}{notes})."
         )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
 from .._core.namespace import device_of, is_array, namespace_of
 from .._core.protocol import Array
+from .categories import PairedRows, Within, category_codes
 from .dependence import correlation_time, equal_rows, has_near_copies, is_serial
 from .features import indices
 from .folds import MANY, Clusters, blocks, by_label
@@ -31,13 +32,23 @@ REPEATED = 0.02
 
 
 class Sample(NamedTuple):
-    """Paired samples as matrices on the host, clusters of dependent rows, and flags that the rows raise."""
+    """Paired samples as matrices on the host, clusters of dependent rows, and flags that the rows raise.
+
+    `categories`: codes of a third variable. `groups`: labels that the user gave.
+    """
 
     x: Array
     y: Array
     clusters: Clusters
     flags: tuple[str, ...]
     ungrouped: bool
+    categories: Array | None = None
+    groups: Sequence[Hashable] | None = None
+
+    def labels(self) -> list[Hashable]:
+        """Name of each cluster: its first row, or its group's label."""
+        first = [rows[0] for rows in self.clusters.rows]
+        return [row if self.groups is None else self.groups[row] for row in first]
 
     @property
     def pairs(self) -> int:
@@ -68,14 +79,40 @@ class Sample(NamedTuple):
         """Whether kernels are tried: more pairs need them less."""
         return self.pairs <= FEW_PAIRS
 
+    def rows(self, numbers: Sequence[int]) -> PairedRows:
+        """Some rows."""
+        chosen = indices(numbers, self.x)
+        return PairedRows(
+            *(None if z is None else namespace_of(z).take(z, chosen, axis=0) for z in (self.x, self.y, self.categories))
+        )
+
+    def codes(self, numbers: Sequence[int]) -> list[float]:
+        """Codes of the categories of some rows, of which there are some."""
+        codes: Any = self.categories
+        return [float(codes[k]) for k in numbers]
+
+    def strata(self) -> list[list[int]] | None:
+        """Rows of each category; None without a third variable."""
+        return None if self.categories is None else by_label(self.codes(range(self.pairs)))
+
+    @property
+    def number_of_categories(self) -> int:
+        """Number of categories of a third variable, 0 without one."""
+        return len(self.strata() or ())
+
     def has_near_copies(self, random: Random) -> bool:
         """Whether rows that nobody grouped are noisy copies of others."""
         first = [rows[0] for rows in self.clusters.rows]
         return self.ungrouped and has_near_copies(self.x, self.y, first, random)
 
 
-def sample_of(x: Any, y: Any, groups: Any, order: Any, folds: int | None) -> Sample:
-    """Checked samples with their clusters; faults of options are refused before too few rows."""
+def sample_of(
+    x: Any, y: Any, groups: Any, order: Any, folds: int | None, *, given: Sequence[Any] | None = None
+) -> Sample:
+    """Checked samples with their clusters; faults of options are refused before too few rows.
+
+    `given`: label of each row's category of a third variable. What it explains of both arrays is no sign of a series.
+    """
     x, y = (_entered(name, z) for name, z in (("x", x), ("y", y)))
     count = int(x.shape[0])
     _check_axes(x, y)
@@ -83,20 +120,27 @@ def sample_of(x: Any, y: Any, groups: Any, order: Any, folds: int | None) -> Sam
         raise ValueError(f"y: expected {count} rows, as in x, got {y.shape[0]}")
     if groups is not None and order is not None:
         raise ValueError("order: expected groups= or order=, got both; groups of a series are its blocks")
+    categories = None if given is None else category_codes(given, x)
+    a, b = x, y
+    if categories is not None:
+        number = len({*map(float, categories)})
+        a, b = (Within.fitted(z, categories, number)(z, categories) for z in (x, y))
+    labels = None
     name, clusters = "x", Clusters([[i] for i in range(count)])
     flags: list[str] = []
     if order is not None:
-        name, clusters = "order", _blocks(x, y, order)
+        name, clusters = "order", _blocks(a, b, order)
     elif groups is not None:
-        name, clusters = "groups", Clusters(by_label(_labels("groups", groups, count)))
+        labels = _labels("groups", groups, count)
+        name, clusters = "groups", Clusters(by_label(labels))
     elif count >= LEAST_ROWS:
-        clusters, flags = _unlabelled(x, y)
+        clusters, flags = _unlabelled(x, y, a, b)
     _check_clusters(name, clusters, count, folds)
     if clusters.effective < FEWEST:
         flags.append("too few pairs")
     if clusters.largest_share >= 0.5:  # noqa: PLR2004
         flags.append("one group dominates")
-    return Sample(x, y, clusters, tuple(flags), groups is None and order is None)
+    return Sample(x, y, clusters, tuple(flags), groups is None and order is None, categories, labels)
 
 
 def _check_axes(x: Array, y: Array) -> None:
@@ -136,12 +180,12 @@ def _blocks(x: Array, y: Array, order: Any) -> Clusters:
     return blocks(numbers, correlation_time(*(namespace_of(z).take(z, there, axis=0) for z in (x, y))))
 
 
-def _unlabelled(x: Array, y: Array) -> tuple[Clusters, list[str]]:
-    """Clusters of equal rows, and flags of rows without labels."""
+def _unlabelled(x: Array, y: Array, a: Array, b: Array) -> tuple[Clusters, list[str]]:
+    """Clusters of equal rows of x and y, and flags of rows without labels, by the order of rows of a and b."""
     found = equal_rows(x, y)
     flags = ["repeated rows"] if found.repeated > REPEATED * int(x.shape[0]) else []
     first = indices((rows[0] for rows in found.clusters), x)
-    is_ordered = is_serial(*(namespace_of(z).take(z, first, axis=0) for z in (x, y)))
+    is_ordered = is_serial(*(namespace_of(z).take(z, first, axis=0) for z in (a, b)))
     return Clusters(found.clusters), flags + (["serial dependence"] if is_ordered else [])
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "averaged",
     "extrapolated",
     "holm",
+    "influences",
     "limit_of_mean",
     "margin_of_exceptions",
     "p_value",
@@ -28,13 +29,14 @@ class Fold(NamedTuple):
     The bound is ``log n`` minus the mean of n losses. The influence of a pair (infinitesimal jackknife) is the sum of
     its effects as a row, by its loss, and as a column, by its softmax shares of all rows. A bootstrap would be wrong,
     since a pair drawn twice is its own negative. `fall`: by how much a pair that the sample does not have may be below
-    the bound, the least value of any x of the report with any of its y.
+    the bound, the least value of any x of the report with any of its y. `ceiling`: largest possible bound.
     """
 
     bound: float
     influence: Sequence[float]
     clusters: Sequence[int]
     fall: float = 0.0
+    ceiling: float = math.inf
 
 
 class Summary(NamedTuple):
@@ -91,6 +93,17 @@ def summary(folds: Sequence[Fold]) -> Summary:
         squares += sum(size * size for size in sizes.values())
     value = math.fsum(fold.bound * len(fold.influence) for fold in folds) / total
     return Summary(value, math.sqrt(variance), total**2 / squares - len(folds))
+
+
+def influences(splits: Sequence[Sequence[Fold]], count: int) -> list[float]:
+    """Influence of each of `count` clusters on the mean bound of the splits."""
+    result = [0.0] * count
+    for folds in splits:
+        total = sum(len(fold.influence) for fold in folds) * len(splits)
+        for fold in folds:
+            for cluster, influence in zip(fold.clusters, fold.influence, strict=True):
+                result[cluster] += influence / total
+    return result
 
 
 def margin_of_exceptions(splits: Sequence[Sequence[Fold]], *, whole: bool) -> float:

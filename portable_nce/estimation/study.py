@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
+from .categories import PairedRows
 from .features import indices
 from .folds import Parts
 from .models import Fitter, judged
@@ -66,7 +67,7 @@ class Study(NamedTuple):
                 converged = converged and all(done for _, _, done in each)
                 names += [kinds for _, kinds, _ in each] if fraction == 1 else []
         y = self.sample.y
-        shifted = namespace_of(y).take(y, indices(clusters.shifted(random), y), axis=0)
+        shifted = namespace_of(y).take(y, indices(clusters.shifted(random, self.sample.strata()), y), axis=0)
         null = [self._fold(part, shifted, 1, update)[0] for part in divided[0]]
         return Found(found[1], found[2], found[4][0] if found[4] else [], null, names, converged)
 
@@ -74,11 +75,10 @@ class Study(NamedTuple):
         self, parts: Parts, y: Array, fraction: int, update: Callable[[], None]
     ) -> tuple[Fold, tuple[str, ...], bool]:
         """Bound on the report by a critic of a part of the other pairs, kinds of critics, and convergence."""
-        clusters, x = self.sample.clusters, self.sample.x
+        clusters, sample = self.sample.clusters, self.sample._replace(y=y)
 
-        def rows(chosen: Sequence[int]) -> tuple[Array, Array]:
-            numbers = indices(clusters.members(chosen), x)
-            return namespace_of(x).take(x, numbers, axis=0), namespace_of(y).take(y, numbers, axis=0)
+        def rows(chosen: Sequence[int]) -> PairedRows:
+            return sample.rows(clusters.members(chosen))
 
         used = parts.rest[: max(2, len(parts.rest) // fraction)]
         stop, train = clusters.divided(used, 0.25)
@@ -86,13 +86,13 @@ class Study(NamedTuple):
         bounds: list[tuple[float, int]] = []
         influence: list[float] = []
         labels: list[int] = []
-        fall = 0.0
+        fall, ceiling = 0.0, math.inf
         for piece in (parts.report[i::fraction] for i in range(min(fraction, len(parts.report)))):
-            losses, slopes, largest = judged(model, *rows(piece), self.fitter.trainer.exceptions)
-            mean = math.fsum(losses) / len(losses)
-            bounds.append((math.log(len(losses)) - mean, len(losses)))
-            influence += [mean - loss - slope for loss, slope in zip(losses, slopes, strict=True)]
+            found = judged(model, rows(piece), self.fitter.trainer.exceptions)
+            mean = math.fsum(found.values) / len(found.values)
+            bounds.append((mean, len(found.values)))
+            influence += [value - mean - slope for value, slope in zip(found.values, found.slopes, strict=True)]
             labels += clusters.labels(piece)
-            fall = max(fall, largest - mean)
+            fall, ceiling = max(fall, mean - found.least), min(ceiling, found.ceiling)
         value = math.fsum(bound * count for bound, count in bounds) / len(influence)
-        return Fold(value, influence, labels, fall), model.names, model.converged
+        return Fold(value, influence, labels, fall, ceiling), model.names, model.converged

@@ -17,6 +17,11 @@ Units: TypeAlias = Literal["nats", "bits"]
 
 SIZES = {"nats": 1.0, "bits": math.log(2.0)}
 """Nats of each unit."""
+OF_CATEGORIES = (
+    "Each pair was compared with pairs of its own category, values were centred and scaled by category among the "
+    "training pairs, and the shares of the categories count as drawn."
+)
+"""What is done with categories of a third variable."""
 SOURCES = (
     "Chernozhukov et al. (2018), Double/debiased machine learning, The Econometrics Journal 21, C1-C68.",
     (
@@ -32,6 +37,7 @@ def report(result: MutualInformation, units: Units, withholding: set[str], meani
     """Paragraph and references; flags of `withholding` rule out the limit, all flags the range."""
     check_choice("units", units, SIZES)
     made, unit = result.settings, result.settings.unit.partition("s")[0]
+    inside = " within each category" if made.categories else ""
 
     def number(value: float) -> str:
         return f"{value / SIZES[units]:.3f}"
@@ -40,7 +46,7 @@ def report(result: MutualInformation, units: Units, withholding: set[str], meani
     divisions = f" in each of {made.splits} divisions" if made.splits > 1 else ""
     sentences = (
         (
-            f"The mutual information of {made.described()} was estimated by InfoNCE (van den Oord et al. 2018) with "
+            f"The {made.quantity()} of {made.described()} was estimated by InfoNCE (van den Oord et al. 2018) with "
             f"portable_nce {made.version} ({made.library}{seed})."
         ),
         _of_critics(made),
@@ -52,11 +58,12 @@ def report(result: MutualInformation, units: Units, withholding: set[str], meani
             f"The bound on held-out pairs was {number(result.bound)} ± {number(result.error)} {units} (standard error "
             f"by the influence of each {unit}), where at most {number(result.ceiling)} {units} could have been found."
         ),
+        *([OF_CATEGORIES] if made.categories else []),
         _of_limit(result, units, number, withholding),
         _of_range(result, units, number, meanings),
-        f"With y shifted against x, the bound was {number(result.null)} {units}.",
+        f"With y shifted against x{inside}, the bound was {number(result.null)} {units}.",
     )
-    sources = [SOURCES[0], *([SOURCES[1]] if "Gaffke" in sentences[4] else []), SOURCES[2]]
+    sources = [SOURCES[0], *([SOURCES[1]] if "Gaffke" in " ".join(sentences) else []), SOURCES[2]]
     return "\n\n".join([" ".join(sentences), "\n".join(sources)])
 
 
@@ -98,11 +105,11 @@ class TableRow(NamedTuple):
 
     name: str
     lower: float
+    bound: float
+    error: float
     estimate: float
     low: float
     high: float
-    bound: float
-    error: float
     pairs: int
     groups: int
     flags: str
@@ -116,12 +123,12 @@ class ResultTable(tuple[TableRow, ...]):
     def __repr__(self) -> str:
         """Table of the results."""
         width = max(6, *(len(row.name) for row in self)) if self else 6
-        head = f"{'name':<{width}}   lower  estimate     low    high   bound   error    pairs  flags"
+        head = f"{'name':<{width}}   lower   bound   error  estimate     low    high    pairs  flags"
         return "\n".join(
             [head]
             + [
-                f"{row.name:<{width}}  {row.lower:6.3f}    {row.estimate:6.3f}  {row.low:6.3f}  {row.high:6.3f}  "
-                f"{row.bound:6.3f}  {row.error:6.3f}  {row.pairs:7d}  {row.flags}".rstrip()
+                f"{row.name:<{width}}  {row.lower:6.3f}  {row.bound:6.3f}  {row.error:6.3f}    {row.estimate:6.3f}  "
+                f"{row.low:6.3f}  {row.high:6.3f}  {row.pairs:7d}  {row.flags}".rstrip()
                 for row in self
             ]
         )
@@ -165,5 +172,5 @@ def table(results: Mapping[str, MutualInformation], *, units: Units = "nats") ->
     for name, found in results.items():
         lower, estimate, low, high, bound, error = (number / SIZES[units] for number in found[:6])
         made, flags = found.settings, ", ".join(found.flags)
-        rows.append(TableRow(str(name), lower, estimate, low, high, bound, error, made.pairs, made.groups, flags))
+        rows.append(TableRow(str(name), lower, bound, error, estimate, low, high, made.pairs, made.groups, flags))
     return ResultTable(rows)

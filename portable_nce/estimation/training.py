@@ -12,7 +12,7 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .._core.trees import mapped
 from .critics import Critic, gaussian, mean_loss, row_losses
-from .features import Canonical, CriticInputs, Pairs, canonical
+from .features import Canonical, CriticInputs, Pairs, canonical, same_category
 
 __all__ = ["HOST", "Library", "Trained", "Trainer", "best_start", "library_of"]
 
@@ -39,7 +39,8 @@ def best_start(train: Pairs, stop: Pairs, exceptions: float) -> Canonical:
     analyses = canonical(train.x.coordinates, train.y.coordinates, RIDGES)
     starts = [analysis.shrunk(multiple) for analysis in analyses for multiple in SHRINKING]
     starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
-    return min(starts, key=lambda start: mean_loss(gaussian(start.squares, start.applied(stop)), exceptions))
+    same = stop.same_category()
+    return min(starts, key=lambda start: mean_loss(gaussian(start.squares, start.applied(stop)), exceptions, same))
 
 
 class Library(NamedTuple):
@@ -58,19 +59,19 @@ def library_of(like: Array) -> Library:
     xp, device = namespace_of(like), device_of(like)
 
     def entered(pairs: Pairs) -> Pairs:
-        return Pairs(
-            *(CriticInputs(*(xp.asarray(z, dtype=like.dtype, device=device) for z in inputs)) for inputs in pairs)
-        )
+        return Pairs(*(inputs.mapped(lambda z: xp.asarray(z, dtype=like.dtype, device=device)) for inputs in pairs))
 
     return Library(entered, adapter_of(like).compiled)
 
 
-def _batch(number: int, size: int, random: Random) -> list[int]:
-    """Random rows: an arithmetic sequence modulo their number, much cheaper than a permutation."""
+def _batch(pairs: Pairs, size: int, random: Random) -> Pairs:
+    """Random pairs: an arithmetic sequence modulo their number, much cheaper than a permutation."""
+    number, like = pairs.number, pairs.x.coordinates
     start, stride = random.randrange(number), random.randrange(1, max(2, number))
     while math.gcd(stride, number) > 1:
         stride = random.randrange(1, number)
-    return [(start + stride * k) % number for k in range(min(size, number))]
+    steps = namespace_of(like).arange(min(size, number), device=device_of(like))
+    return pairs.taken((start + stride * steps) % number)
 
 
 class Trainer:
@@ -84,7 +85,7 @@ class Trainer:
         self.exceptions, gradient = exceptions, critic.gradient
 
         def loss(parameters: Any, x: CriticInputs, y: CriticInputs) -> Array:
-            losses = row_losses(critic.scores(parameters, x, y), exceptions).losses
+            losses = row_losses(critic.scores(parameters, x, y), exceptions, same=same_category(x, y)).losses
             return namespace_of(losses).mean(losses)
 
         def step(state: Any, x: CriticInputs, y: CriticInputs, rates: tuple[float, float, float]) -> Any:
@@ -109,10 +110,9 @@ class Trainer:
         state = (restart, zeros, zeros)
         waited = drops = 0
         for step in range(1, self.steps + 1):
-            chosen = _batch(train.number, self.batch, random)
             rate = RATE * min(1.0, step / WARM_UP) * DROP**drops
             rates = rate, rate / (1.0 - 0.9**step), 1.0 / math.sqrt(1.0 - 0.999**step)
-            state = self.step(state, *self.library.entered(train.select(chosen)), rates)
+            state = self.step(state, *self.library.entered(_batch(train, self.batch, random)), rates)
             if step % EVERY == 0:
                 loss, waited = float(self.loss(state[0], *stop)), waited + 1
                 if loss < best:

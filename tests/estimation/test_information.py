@@ -202,7 +202,7 @@ def test_a_range_holds_the_truth_of_a_relation_without_exceptions() -> None:
 
 def test_pairs_that_scores_rule_out_cost_a_known_number() -> None:
     scores = 1e4 * np.eye(5)[[1, 1, 2, 3, 4]]
-    losses, _, share = critics.row_losses(scores, 0.1)
+    losses, _, share, _ = critics.row_losses(scores, 0.1)
     assert losses[0] == pytest.approx(math.log(5 / 0.1))
     assert losses[1:] == pytest.approx(-math.log(0.9 + 0.1 / 5))
     assert share[0] == 0.0
@@ -320,7 +320,7 @@ def test_the_error_is_that_of_a_jackknife() -> None:
     pairs = features.Pairs(*(features.CriticInputs(part, part, part) for part in z))
 
     def bound(chosen: Any) -> tuple[float, Any]:
-        losses, softmax, share = critics.row_losses(critics.gaussian(squares, pairs.select(chosen)), 0.05)
+        losses, softmax, share, _ = critics.row_losses(critics.gaussian(squares, pairs.select(chosen)), 0.05)
         slopes = (share[:, None] * (softmax - 1.0 / len(chosen))).sum(axis=0)
         return math.log(len(chosen)) - float(losses.mean()), losses.mean() - losses - slopes
 
