@@ -208,10 +208,11 @@ def test_targets_out_of_range_raise_or_give_nan(options: dict[str, Any], outside
     beyond = np.where(np.arange(N) == 0, outside, TARGETS)
     with pytest.raises(ValueError, match=f"targets: expected indices from 0 to {V - 1}, .*got {outside}"):
         linear_softmax(X, WEIGHT, beyond, **options)
-    given = {name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+    given: Any = {name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
 
     def loss(*layer: Any, **more: Any) -> Any:
-        return linear_softmax(*layer, jnp.asarray(beyond), **given, **more)
+        x, weight = layer
+        return linear_softmax(x, weight, jnp.asarray(beyond), **{**given, **more})
 
     found, slopes = jax.value_and_grad(loss, argnums=(0, 1))(jnp.asarray(X), jnp.asarray(WEIGHT))
     assert np.isnan(found)
