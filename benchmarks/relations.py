@@ -223,7 +223,7 @@ def same_subjects(rng: np.random.Generator) -> Any:
     """Sixty subjects of five rows in two conditions, with noise of a scale of their own in both."""
     label = np.repeat(np.arange(60), 5)
     scale = np.exp(0.5 * rng.normal(size=60))[label]
-    result = []
+    result: list[Any] = []
     for _ in range(2):
         x, noise = rng.normal(size=(2, 300))
         result.append((x, x + scale * noise, {"groups": label}))
@@ -232,7 +232,7 @@ def same_subjects(rng: np.random.Generator) -> Any:
 
 def channels(rng: np.random.Generator) -> Any:
     """Independent samples of bits with 5 % and with 20 % of exceptions."""
-    result = []
+    result: list[Any] = []
     for share in (0.05, 0.2):
         x = rng.integers(2, size=300)
         result.append((x, x ^ (rng.uniform(size=300) < share), {}))

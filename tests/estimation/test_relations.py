@@ -138,7 +138,8 @@ def categorical_pairs(x: Any, y: Any, codes: Any) -> features.Pairs:
 
 
 def test_the_gradient_within_categories_is_the_derivative_of_the_loss() -> None:
-    pairs = categorical_pairs(*np.random.default_rng(0).normal(size=(2, 8, 2)), CODES)
+    x, y = np.random.default_rng(0).normal(size=(2, 8, 2))
+    pairs = categorical_pairs(x, y, CODES)
     parameters, _ = critics.SEPARABLE.initial(Random(0), np.asarray([0.4, 0.2]), (2, 2))
     own = critics.own(lambda p, *_: critics.SEPARABLE.scores(p, *pairs), parameters)
     expected = own.gradient(parameters, *pairs, 0.1)

@@ -326,6 +326,28 @@ def test_the_truths_follow_from_limits_and_from_other_sums(monkeypatch: pytest.M
             assert record["cases"][problem.name]["truth"] == pytest.approx(problem.truth(), abs=1e-4)
 
 
+def test_the_truths_given_a_third_variable_follow_from_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    np: Any = pytest.importorskip("numpy")
+    relations: Any = importlib.import_module("relations")
+    truth = {problem.name: problem.truth for problem in relations.CONDITIONALS}
+    u = (np.arange(100_000) + 0.5) / 100_000  # the probability of z given x is uniform
+    entropy = -(u * np.log(u) + (1 - u) * np.log(1 - u)).mean()
+    assert truth["collider"] == pytest.approx(2.0 * entropy - math.log(2.0), abs=1e-4)
+    # The next bit is x or the last one, with a tenth of exceptions: the stationary share of 0, then the table of it.
+    q = 0.5
+    for _ in range(50):
+        q = q * (0.5 * 0.9 + 0.5 * 0.1) + (1.0 - q) * 0.1
+    table = np.asarray([[0.45, 0.05], [0.05, 0.45]])
+    assert truth["transfer entropy of bits, order="] == pytest.approx(q * (table * np.log(4.0 * table)).sum())
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(3, 200_000))
+    given = z.sum(axis=0)
+    left = [each - given * (each @ given) / (given @ given) for each in z[:2]]
+    found = relations.normal_information(np.corrcoef(left)[0, 1])
+    assert truth["collider of numbers"] == pytest.approx(found, abs=5e-3)
+
+
 # Estimators of mutual information on the tasks of benchmark-mi
 
 
