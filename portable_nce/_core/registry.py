@@ -215,7 +215,7 @@ def outside_of_compiler() -> Callable[..., Any] | None:
     In code that is being compiled, the call then runs between two compiled parts.
     """
     file: Any = sys.modules.get(_COMPILER_FILE)
-    if file is None:
+    if not hasattr(file, "outside"):  # another thread may be importing it: the statement waits
         try:
             from ..backends import torch_compiler  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
         except ImportError:  # a vendored copy without the adapter of torch

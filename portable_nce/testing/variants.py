@@ -526,10 +526,15 @@ class UnknownVariantError(LookupError):
     """Raised for an unknown variant name, with the reason."""
 
 
+_OTHERS: dict[str, Variant] = {}
+"""Variants found as ``module:attribute``, by name."""
+
+
 def find_variant(name: str) -> Variant:
-    """Return the variant of a name, or of a third party's ``module:attribute``, which is added to the table."""
-    if name in VARIANTS:
-        return VARIANTS[name]
+    """Return the variant of a name, or of a third party's ``module:attribute``, which then has a name as well."""
+    known = VARIANTS.get(name) or _OTHERS.get(name)
+    if known is not None:
+        return known
     module, colon, attribute = name.partition(":")
     if not colon:
         raise UnknownVariantError(f"no such variant; expected module:attribute or one of: {', '.join(VARIANTS)}")
@@ -539,7 +544,7 @@ def find_variant(name: str) -> Variant:
         raise UnknownVariantError(str(error)) from error
     if not isinstance(variant, Variant):
         raise UnknownVariantError(f"expected an instance of portable_nce.testing.Variant, got {type(variant).__name__}")
-    if VARIANTS.setdefault(variant.name, variant) is not variant:
+    if (VARIANTS.get(variant.name) or _OTHERS.setdefault(variant.name, variant)) is not variant:
         raise UnknownVariantError(f"its name, {variant.name!r}, is that of another variant")
     return variant
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -61,6 +62,12 @@ def test_a_copy_without_the_adapter_of_torch_asks_no_compiler(monkeypatch: pytes
     package: Any = sys.modules["portable_nce.backends"]
     monkeypatch.delattr(package, "torch_compiler")
     monkeypatch.setitem(sys.modules, "portable_nce.backends.torch_compiler", None)
+    assert outside_of_compiler() is None
+
+
+def test_a_file_that_another_thread_is_importing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "portable_nce.backends.torch_compiler"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))  # begun, without what it will define
     assert outside_of_compiler() is None
 
 
