@@ -60,9 +60,8 @@ def information(options: Namespace) -> int:
 
 
 def _plain(result: MutualInformation) -> dict[str, Any]:
-    """Fields of a result with its texts, without influences, which are as many as rows; null where a flag rules out."""
-    found = {name: x for name, x in result.to_dict().items() if name != "influences"}
-    return {**found, "sentence": result.sentence(), "report": result.report()}
+    """Fields of a result with its texts; numbers that a flag rules out are null."""
+    return {**result.to_dict(), "sentence": result.sentence(), "report": result.report()}
 
 
 def _loaded(files: list[Path]) -> tuple[Values, Values]:

@@ -146,8 +146,9 @@ class MutualInformation(NamedTuple):
         return f"<pre>{escape(repr(self))}</pre>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Fields by name, with those of `settings`, as JSON takes them: None in place of NaN."""
+        """Fields by name, but `influences`, and those of `settings`, as JSON takes them: None in place of NaN."""
         known = {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in self._asdict().items()}
+        del known["influences"]  # as many as rows
         return {**known, "settings": self.settings._asdict()}
 
     def sentence(self) -> str:
