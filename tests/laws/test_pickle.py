@@ -252,7 +252,11 @@ last_of_each = {name.split()[0]: name for name in PARTS["objective"] if not name
 compiled_once = [("pairing", "two_views"), ("similarity", "normalized"), ("gradient", "value_and_grad")]
 
 
-@pytest.mark.parametrize(("kind", "name"), [*compiled_once, *(("objective", name) for name in last_of_each.values())])
+objectives_of_each = [("objective", name) for name in last_of_each.values()]
+rarely = [pytest.param(*pair, marks=pytest.mark.full) for pair in objectives_of_each[3:]]
+
+
+@pytest.mark.parametrize(("kind", "name"), [*compiled_once, *objectives_of_each[:3], *rarely])
 def test_compiled_code_is_found_again(kind: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """An unpickled part does not recompile anything, as a static argument or inside a function."""
     part, use = PARTS[kind][name], USES["objective alone" if kind == "objective" else kind]

@@ -142,7 +142,9 @@ def test_standard_error_is_the_jackknife_of_the_textbook() -> None:
     assert float(bounds.standard_error(bounds.nwj, SCORES)) == pytest.approx(wanted, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "js", "club", "dv"])
+@pytest.mark.parametrize(
+    "name", ["info_nce", "js", pytest.param("club", marks=pytest.mark.full), pytest.param("dv", marks=pytest.mark.full)]
+)
 def test_the_standard_error_is_the_deviation_of_repeated_draws(name: str) -> None:
     rng, bound, rho = np.random.default_rng(3), getattr(bounds, name), 0.8
     found = []
