@@ -387,7 +387,7 @@ class _OneSide(NamedTuple):
     def constant(self) -> _OneSide:
         """Constant copy."""
         row, top, rest = self.statistics
-        row = RowStatistics(*map(stop_gradient, row.numbers), *row.flags)
+        row = RowStatistics._make((*map(stop_gradient, row.numbers), *row.flags))
         return _OneSide(self.matrix.constant(), Statistics(row, stop_gradient(top), stop_gradient(rest)))
 
 

@@ -215,7 +215,7 @@ class Objective(Labelled):
         n_numbers = len(row.numbers)
 
         def total(*varying: Array) -> Array:
-            statistics = RowStatistics(*varying[:n_numbers], *row.flags)
+            statistics = RowStatistics._make((*varying[:n_numbers], *row.flags))
             values = self.values(statistics, *varying[n_numbers:])
             xp = namespace_of(values, factor)
             return xp.reshape(sum_to_scalar(xp, values * factor), ())
