@@ -855,6 +855,7 @@ def full_softmax(
     array(0.40760...)
     """
     xp, (scores, targets) = common_namespace(scores=scores, targets=targets)
+    check_floating(xp, scores=scores)
     rows, values = shape_of("scores", scores, "(N, V)")
     targets = indices_of(xp, "targets", targets, (rows,))
     if not check_indices(xp, "targets", targets, values, "the columns of scores"):
