@@ -824,7 +824,7 @@ def failures(suite: ET.Element) -> Iterator[tuple[str, str]]:
 def summary(session: nox.Session) -> None:
     """Print the outcomes of each session, releases, variants that could not run, failed and slow tests, and the costs.
 
-    The default run fails if it took more than one and a half times its budget of processor time.
+    The default run fails if it took more than twice its budget of processor time; processors differ by a quarter.
     """
     total: dict[str, float] = {}
     suites = reports()
@@ -851,7 +851,7 @@ def summary(session: nox.Session) -> None:
     print(f"\n===== {closing(total)} =====")
     minutes = f"{processor / 60:.1f} minutes of processor time in {(time.time() - STARTED) / 60:.1f} minutes"
     print(f"{minutes}; the budget of the default run is {BUDGET / 60:.0f} minutes of processor time")
-    if "tests" in suites and processor > 1.5 * BUDGET:
+    if "tests" in suites and processor > 2.0 * BUDGET:
         session.error("the default run takes too long: mark slow tests as `full`, or make them smaller")
 
 

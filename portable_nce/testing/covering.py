@@ -4,17 +4,20 @@
 ``case_name`` (names in `portable_nce.testing.CASES`) are equivalent if their cases call the same loss in the same
 regime. The variant is a parameter like any other, so the variants of a run share the work. Tests marked
 ``each_variant`` have a covering array per variant; in float64, or if they name no dtype, they have all cases on a
-variant whose `cases` are ``"all"`` (NumPy), and one of each form of call if they are ``"forms"``. A variant with a
-`slice` runs only the tests that it names.
+variant whose `cases` are ``"all"`` (NumPy), and one of each form of call if they are ``"forms"``. On a variant whose
+`cases` are ``"modules"``, cases are equivalent if their losses are of one module and in the same regime. A variant with
+a `slice` runs only the tests that it names.
 """
 
 from __future__ import annotations
 
 import random
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ._package import pnce
 from .cases import CASES
 from .plugin import params_of
 from .variants import find_variant
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 CLASSES = {case.name: (case.loss, case.regime) for case in CASES}
 """Loss and regime of each case."""
+
+MODULES = {case.name: (attrgetter(case.loss)(pnce).__module__, case.regime) for case in CASES}
+"""Module of the loss, and regime, of each case."""
 
 FORMS = {
     case.name: (
@@ -55,15 +61,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def values_of(item: pytest.Item) -> dict[str, Hashable]:
     """Parameters of a test, a case being replaced by its class."""
     params = params_of(item)
-    whole = item.get_closest_marker("each_variant") and params.get("dtype", "float64") == "float64"
-    cases = find_variant(params["variant"]).cases if whole else "losses"
+    variant = params.get("variant")
+    cases = find_variant(str(variant)).cases if variant else "losses"
+    if cases != "modules" and not (
+        item.get_closest_marker("each_variant") and params.get("dtype", "float64") == "float64"
+    ):
+        cases = "losses"
     values: dict[str, Hashable] = {}
     for name, value in params.items():
         text = repr(value)
         # By identity only if the text has an address: equal tuples may be one object here and two in another process.
         values[name] = id(value) if " at 0x" in text else text
         if name == "case_name" and cases != "all":
-            values[name] = (FORMS if cases == "forms" else CLASSES)[value]
+            values[name] = {"forms": FORMS, "modules": MODULES}.get(cases, CLASSES)[value]
     return values
 
 

@@ -76,7 +76,7 @@ class Variant:
     slice
         Parts of the names of tests in the default run; all tests if empty.
     cases
-        Cases in the default run: all, one of each form of call, or one of each loss and regime.
+        Cases in the default run: all, or one of each form of call, of each loss and regime, or of each module and regime.
     harmless
         Warnings of the library that are not errors, as Python filters: ``"ignore:message:category"``.
     """
@@ -94,7 +94,7 @@ class Variant:
     half_products: bool = False
     rank_processes: bool = False
     slice: tuple[str, ...] = ()
-    cases: Literal["all", "forms", "losses"] = "losses"
+    cases: Literal["all", "forms", "losses", "modules"] = "losses"
     harmless: tuple[str, ...] = ()
 
     def obstacle(self) -> str | None:
@@ -186,7 +186,7 @@ class NumPy(Variant):
     module: str = "numpy"
     library: str = "numpy"
     dtypes: tuple[str, ...] = ("float64", "float32", "float16")
-    cases: Literal["all", "forms", "losses"] = "all"
+    cases: Literal["all", "forms", "losses", "modules"] = "all"
     writeable: bool = True
 
     @property
@@ -502,6 +502,7 @@ VARIANTS: dict[str, Variant] = {
             further_dtypes=(),
             index_dtype="int32",
             repeats=False,
+            cases="modules",
             slice=("test_case", "sixteen", "saturation", "every_dtype", "queue_keeps", "holds_the_last"),
         ),
         Jax(name="jax-cuda", platform="cuda", gpu=True, half_products=True),

@@ -105,7 +105,7 @@ def test_torch_backward_of_some_arguments(name: str, block_size: int | None) -> 
             close(again, slopes)
 
 
-@pytest.mark.parametrize("name", mostly_full(A_SLOPE))
+@pytest.mark.parametrize("name", mostly_full(A_SLOPE, WAYS[::2]))
 @pytest.mark.parametrize("block_size", [None, 2, "auto"])
 def test_torch_gradcheck_to_second_order(name: str, block_size: Any) -> None:
     call = Call(name, block_size=block_size)
@@ -175,7 +175,7 @@ class Graphs(list[Any]):
         return graph.forward
 
 
-TRACED = ["info_nce", "siglip", "moco queue"]
+TRACED = ["info_nce", "moco queue"]
 
 
 @pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH)), TRACED))
@@ -451,7 +451,7 @@ def test_jax_transposes_no_tile(name: str) -> None:
     assert [x for x in transposed if is_tile(x)] == []
 
 
-@each_way
+@pytest.mark.parametrize("name", mostly_full(WAYS, ["info_nce", "nt_xent three views", "siglip", "moco queue"]))
 def test_jax_export_of_a_symbolic_batch(name: str) -> None:
     call = Call(name, rows=5, block_size="auto")
     places = tuple(range(len(call.numbers)))
@@ -466,7 +466,7 @@ def test_jax_export_of_a_symbolic_batch(name: str) -> None:
         close([value, *gradients], one.expected())
 
 
-@pytest.mark.parametrize("name", mostly_full(WAYS, ["info_nce", "relic", "nt_xent three views", "siglip", "triplet"]))
+@pytest.mark.parametrize("name", mostly_full(WAYS, ["relic", "siglip"]))
 @blocks
 def test_jax_vmap_jvp_and_second_order(name: str, block_size: int | None) -> None:
     """Forward over reverse and reverse over reverse agree with torch on the dense loss."""

@@ -129,6 +129,10 @@ def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
+TRAININGS = {f"docs/recipe-{name}.md" for name in ("clip", "retrieval", "simclr", "lightning", "memory-bank")}
+"""Pages whose code trains for ten seconds and more."""
+
+
 @pytest.fixture
 def threads() -> Iterator[None]:
     """Restore PyTorch's number of threads, which recipes set."""
@@ -140,7 +144,9 @@ def threads() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.usefixtures("mylib", "threads")
-@pytest.mark.parametrize("page", EXECUTED)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.full if page in TRAININGS else ()) for page in EXECUTED]
+)
 def test_the_code_of_a_page_runs(page: str) -> None:
     need(page, {name for block in EXECUTED[page] for name in block.modules} - OPTIONAL)
     namespace: dict[str, Any] = {"__name__": "__main__", "portable_nce": portable_nce}

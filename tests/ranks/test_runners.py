@@ -42,6 +42,7 @@ def processes() -> Iterator[Callable[..., RankProcesses]]:
             one.close()
 
 
+@pytest.mark.full
 def test_a_part_of_the_suite_runs_on_processes() -> None:
     """On CPU tensors, by gloo, as on a GPU."""
     plugins = "-p", "portable_nce.testing.plugin", "-p", "portable_nce.testing.covering", "-p", "no:cacheprovider"
