@@ -76,7 +76,7 @@ class Variant:
     slice
         Parts of the names of tests in the default run; all tests if empty.
     cases
-        Cases in the default run: all, or one of each form of call, of each loss and regime, or of each module and regime.
+        Cases in the default run: all, or one of each form of call, loss and regime, or module and regime.
     harmless
         Warnings of the library that are not errors, as Python filters: ``"ignore:message:category"``.
     """

@@ -30,6 +30,8 @@ from portable_nce._core import registry as _registry
 from portable_nce.testing import run_ranks
 from portable_nce.testing.cases import AXES, INTEGERS, LOSSES
 
+from calls import mostly_full
+
 Verdict: TypeAlias = Literal["taken", "refused", "either", "foreign"]
 """Expected outcome: valid, an error that names it, either, or an error next to arrays of another library."""
 

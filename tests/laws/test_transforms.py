@@ -37,7 +37,6 @@ SURROGATES = {"bounds.fdv", "bounds.flo", "bounds.js_mi", "bounds.mine", "bounds
 each_loss = pytest.mark.parametrize("name", EACH)
 each_compiled = pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH))))
 """Of compiled losses, the default run takes one for each code path; the conformance suite compiles all cases on JAX."""
-each_way = pytest.mark.parametrize("name", WAYS)
 LINEAR = {"bounds.barber_agakov"}
 """Functions whose second derivatives are tensors without memory, which NumPy does not take."""
 
