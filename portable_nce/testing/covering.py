@@ -73,7 +73,8 @@ def values_of(item: pytest.Item) -> dict[str, Hashable]:
         # By identity only if the text has an address: equal tuples may be one object here and two in another process.
         values[name] = id(value) if " at 0x" in text else text
         if name == "case_name" and cases != "all":
-            values[name] = {"forms": FORMS, "modules": MODULES}.get(cases, CLASSES)[value]
+            kinds: dict[str, Mapping[str, Hashable]] = {"forms": FORMS, "modules": MODULES}
+            values[name] = kinds.get(cases, CLASSES)[value]
     return values
 
 
