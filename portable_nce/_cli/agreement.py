@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.autodiff import value_and_grad
 from .._core.registry import backends_available
 from ..testing import make_cases
+from ..testing.variants import flatten
 from .libraries import OpenLibrary, Unavailable, open_library
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Column:
     def add(self, case: Case, exact: Results) -> None:
         """Compute a case and record its errors if they are the worst of its loss."""
         result = differentiate(self.library.asarray, case, self.dtype)
-        numbers = [self.library.to_list(x) for x in result]
+        numbers = [flatten(self.library.to_list(x)) for x in result]
         for kind, error in errors(numbers, exact, EPS[self.dtype]):
             key = (case.loss, kind)
             self.worst[key] = max(self.worst.get(key, 0.0), error)
@@ -164,7 +165,7 @@ def _oracle() -> tuple[Callable[[Case], Results], str]:
     library = _double(backends_available())
 
     def double(case: Case) -> Results:
-        return [library.to_list(x) for x in differentiate(library.asarray, case, "float64")]
+        return [flatten(library.to_list(x)) for x in differentiate(library.asarray, case, "float64")]
 
     return double, f"{library.name} {library.adapter.version} in float64; exact with an mparray that works"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -49,12 +48,11 @@ class OpenLibrary:
         """Array from nested lists or a NumPy array, on the library's default device."""
         return self.namespace.asarray(values, dtype=self.dtype(dtype))
 
-    def to_list(self, x: Any) -> list[Any]:
-        """Flat list of the entries; needs NumPy for libraries whose arrays have no `tolist`."""
+    def to_list(self, x: Any) -> Any:
+        """Entries as a nested list; needs NumPy for libraries whose arrays have no `tolist`."""
         if self.name == "torch":
             x = x.detach().cpu()
-        numbers = x.tolist() if hasattr(x, "tolist") else self.to_numpy(x).tolist()
-        return [*_flat(numbers)]
+        return x.tolist() if hasattr(x, "tolist") else self.to_numpy(x).tolist()
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         """NumPy array of the same values."""
@@ -69,15 +67,6 @@ class OpenLibrary:
                 return np.asarray(x)
             case _:
                 return np.from_dlpack(x)
-
-
-def _flat(numbers: Any) -> Iterator[Any]:
-    """Numbers of a nested list."""
-    if isinstance(numbers, list):
-        for one in numbers:
-            yield from _flat(one)
-    else:
-        yield numbers
 
 
 def open_library(name: str) -> OpenLibrary:
