@@ -138,9 +138,12 @@ def enter_embeddings(
 
 
 def warn_of_scale(options: LossOptions, x: Any) -> None:
-    """Warn if the temperature or scale of cosines is a number that looks like its inverse or its logarithm."""
-    if isinstance(options.similarity, str) and options.similarity == "cosine":
-        check_scale_of_cosines(options.scaled_by, options.temperature, x.array if isinstance(x, Embedding) else x)
+    """Warn if the temperature or scale of cosines is a number that looks like its inverse or its logarithm.
+
+    An `Embedding` has entered with these options before.
+    """
+    if not isinstance(x, Embedding) and isinstance(options.similarity, str) and options.similarity == "cosine":
+        check_scale_of_cosines(options.scaled_by, options.temperature, x)
 
 
 def checked_options(options: LossOptions) -> LossOptions:

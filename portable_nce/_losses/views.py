@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import objectives
-from .._call import ColumnLayout, Embedding, LossOptions, contrast_embeddings, result_dtype
+from .._call import ColumnLayout, Embedding, LossOptions, contrast_embeddings, result_dtype, warn_of_scale
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
 from .._core.equality import Record
 from .._core.namespace import common_namespace, is_number, namespace_of
@@ -541,6 +541,7 @@ def _of_views(
     names = ("view_a", "view_b", *(f"further_views[{k}]" for k in range(len(views) - 2)))
     xp, (*entered, weights) = common_namespace(**dict(zip(names, views, strict=True)), weights=options.weights)
     check_floating(xp, **dict(zip(names, entered, strict=True)))
+    warn_of_scale(options, entered[0])
     n_samples, _ = shape_of("view_a", entered[0], "(N, D)")
     shape = tuple(entered[0].shape)
     for name, view in zip(names[1:], entered[1:], strict=True):

@@ -21,7 +21,7 @@ import torch
 import portable_nce
 from portable_nce.modules.torch import CLIP, Loss
 from portable_nce.testing import run_ranks
-from portable_nce.testing.cases import LOSSES
+from portable_nce.testing.cases import LOSSES, example
 
 pnce: Any = portable_nce  # type checkers reject most of these calls
 bounds, density, diagnostics = pnce.bounds, pnce.density, pnce.diagnostics
@@ -418,6 +418,31 @@ def test_suspect_values_warn(what: str) -> None:
             call()
         if "compiled" not in what:
             assert {one.filename for one in caught} == {__file__}
+
+
+def with_a_suspect_scale() -> dict[str, tuple[str, float]]:
+    """Losses of cosines, and the temperature or scale that each would warn of."""
+    found = {}
+    for name, loss in LOSSES.items():
+        case = example(name)
+        options = inspect.signature(attrgetter(case.loss)(pnce)).parameters
+        for key, value in (("temperature", 14.3), ("logit_scale", 0.07)):
+            if name == case.loss and loss.similarity == "cosine" and key in options:
+                found[name] = key, value
+    return found
+
+
+OF_COSINES = with_a_suspect_scale()
+
+
+@pytest.mark.parametrize("name", [name for name in OF_COSINES if name != "proto_nce"])  # which has two temperatures
+def test_a_loss_warns_once_of_a_suspect_scale(name: str) -> None:
+    """Also a loss that is made of several, or whose arrays enter before those of the loss that it is made of."""
+    case, (key, value) = example(name), OF_COSINES[name]
+    arrays = {k: np.asarray(x) for k, x in {**case.arguments, **case.constants}.items() if k != key}
+    with pytest.warns(UserWarning, match=rf"{key}: expected a number") as caught:
+        case.bound(**{key: value})(arrays)
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("what", SOUND)
