@@ -34,6 +34,11 @@ class Defaults:
         """Namespace of an array."""
         return self._namespace_of(array)
 
+    def _space(self, *arrays: Array) -> Any:
+        """Namespace of a kernel: that of the first recorded array, or else the library's own, which is faster."""
+        recorded = next((x for x in arrays if hasattr(x, "__recorded__")), None)
+        return self._namespace_of(arrays[0]) if recorded is None else self.namespace(recorded)
+
     # Values
 
     reads_values = False
@@ -62,30 +67,31 @@ class Defaults:
         return dtype
 
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
-        return self.namespace(x).exp(x)
+        return self._space(x).exp(x)
 
     def sum_along(self, x: Array, axis: int) -> Array:
-        return self.namespace(x).sum(x, axis=axis)
+        return self._space(x).sum(x, axis=axis)
 
     def count_along(self, x: Array, axis: int, dtype: Any) -> Array:
-        xp = self.namespace(x)
+        xp = self._space(x)
         return xp.sum(xp.astype(x, dtype), axis=axis)
 
     def plus_product(self, x: Array, y: Array, z: Array) -> Array:
-        xp = self.namespace(next((a for a in (x, y, z) if hasattr(a, "__recorded__")), x))
+        xp = self._space(x, y, z)
         return x + (xp.where(y, z, 0.0) if y.dtype == xp.bool else y * z)
 
     def times_in_place(self, x: Array, y: Array) -> Array:
         return x * y
 
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
-        return self.namespace(x).where(condition, x, value)
+        return self._space(x, condition).where(condition, x, value)
 
     def row_dots(self, x: Array, y: Array) -> Array:
-        return self.namespace(x).sum(x * y, axis=-1)
+        product = x * y
+        return self._space(product).sum(product, axis=-1)
 
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: Any) -> Array:
-        xp = self.namespace(x)
+        xp = self._space(x, value)
         device = getattr(x, "device", None)
         i, j = (xp.arange(n, device=device) for n in x.shape)
         away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)
@@ -93,11 +99,18 @@ class Defaults:
         chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
         return xp.where(chosen, xp.expand_dims(value, axis=1) if hasattr(value, "shape") else value, x)
 
-    def fill_columns(self, x: Array, columns: Array, value: Any) -> Array:
-        numbers = self.namespace(columns).arange(x.shape[1], dtype=columns.dtype, device=getattr(x, "device", None))
+    def fill_columns(self, x: Array, columns: Array, value: Any, *, inside: bool = False) -> Array:
+        del inside
+        numbers = self._space(columns).arange(x.shape[1], dtype=columns.dtype, device=getattr(x, "device", None))
         chosen = columns[:, None] == numbers[None, :]
-        recorded = next((z for z in (x, chosen, value) if hasattr(z, "__recorded__")), x)
-        return self.namespace(recorded).where(chosen, value[:, None] if hasattr(value, "shape") else value, x)
+        given = value[:, None] if hasattr(value, "shape") else value
+        return self._space(x, chosen, given).where(chosen, given, x)
+
+    def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
+        xp = self._space(x, rows)
+        count = xp.arange(x.shape[0], dtype=numbers.dtype, device=getattr(x, "device", None))
+        chosen = xp.expand_dims(count, axis=1) == xp.expand_dims(numbers, axis=0)
+        return x + xp.matmul(xp.astype(chosen, x.dtype), rows)
 
     def has_half_products(self, x: Array) -> bool:
         return False

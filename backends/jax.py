@@ -416,6 +416,9 @@ class JaxAdapter(Defaults):
         inside = (i >= row) & (i < row + count)
         return jnp.where(inside & (i - row == j - column), jnp.reshape(jnp.asarray(value, x.dtype), (-1, 1)), x)
 
+    def add_rows(self, x: Any, numbers: Any, rows: Any) -> Any:
+        return x.at[numbers].add(rows)
+
     def compiled(self, function: Function) -> Function:
         return jax.jit(function)
 

@@ -113,6 +113,9 @@ class MlxAdapter(Defaults):
 
         return in_turn
 
+    def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
+        return x if 0 in rows.shape else x.at[numbers].add(rows)  # "[scatter] Updates with shape (0,1) are too large"
+
     def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Array) -> Arrays:
             def forth(arrays: Arrays) -> Arrays:

@@ -33,6 +33,14 @@ _SMALLEST: dict[Any, float] = {
 """Smallest exponent whose exponential is not subnormal."""
 
 
+def _add_rows(x: Any, numbers: Any, rows: Any) -> None:
+    """Add rows in place; those with equal numbers are summed in float64 first."""
+    order = np.argsort(numbers, kind="stable")
+    places, starts = np.unique(numbers[order], return_index=True)
+    if places.size:
+        x[places] += np.add.reduceat(rows[order].astype(np.float64), starts, axis=0)
+
+
 class NumpyAdapter(TapeAdapter):
     """Adapter for NumPy arrays, with faster kernels for unrecorded arrays."""
 
@@ -43,12 +51,15 @@ class NumpyAdapter(TapeAdapter):
         # bincount accumulates in float64.
         if g.ndim == 1:
             return np.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
-        order = np.argsort(numbers, kind="stable")
-        result, starts = np.unique(numbers[order], return_index=True)
         total = np.zeros((size + 1, *g.shape[1:]), dtype=g.dtype)
-        if result.size:
-            total[result] = np.add.reduceat(g[order].astype(np.float64), starts, axis=0)
+        _add_rows(total, numbers, g)
         return total[1:]
+
+    def add_rows(self, x: Any, numbers: Any, rows: Any) -> Any:
+        if hasattr(x, "__recorded__") or hasattr(rows, "__recorded__"):
+            return super().add_rows(x, numbers, rows)
+        _add_rows(x, numbers, rows)
+        return x
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
         if hasattr(x, "__recorded__"):
@@ -109,9 +120,12 @@ class NumpyAdapter(TapeAdapter):
         np.einsum("ii->i", x[row : row + count, column : column + count])[...] = given
         return x
 
-    def fill_columns(self, x: Any, columns: Any, value: Any) -> Any:
+    def fill_columns(self, x: Any, columns: Any, value: Any, *, inside: bool = False) -> Any:
         if any(hasattr(z, "__recorded__") for z in (x, columns, value)):
-            return super().fill_columns(x, columns, value)
+            return super().fill_columns(x, columns, value, inside=inside)
+        if inside:
+            x[np.arange(columns.shape[0]), columns] = value
+            return x
         rows = np.flatnonzero((columns >= 0) & (columns < x.shape[1]))
         x[rows, columns[rows]] = value[rows] if hasattr(value, "shape") else value
         return x

@@ -1067,6 +1067,13 @@ class TapeAdapter(Defaults):
         self._namespaces: dict[Namespace, TapeNamespace] = {}
         self._types: set[type] = set()
 
+    def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
+        recorded = next((z for z in (x, rows) if hasattr(z, "__recorded__")), None)
+        if recorded is None:
+            return x + self.add_at(self._namespace_of(x), rows, numbers + 1, x.shape[0])
+        xp = self.namespace(recorded)
+        return x + xp.add_at(rows, strip(numbers) + 1, x.shape[0])
+
     def namespace(self, array: Array) -> TapeNamespace:
         """Recording namespace over the library of `array`."""
         if isinstance(array, TapeArray):

@@ -595,14 +595,22 @@ class TorchAdapter(Defaults):
             diagonal.fill_(value)
         return x
 
-    def fill_columns(self, x: Any, columns: Any, value: Any) -> Any:
+    def fill_columns(self, x: Any, columns: Any, value: Any, *, inside: bool = False) -> Any:
         arrays = (x, columns, value) if isinstance(value, torch.Tensor) else (x, columns)
         if torch.compiler.is_compiling() or recorded(arrays) or transformed(arrays):
-            return super().fill_columns(x, columns, value)
-        inside = ((columns >= 0) & (columns < x.shape[1]))[:, None]
-        places = torch.where(inside, columns[:, None], 0).long()
-        given = value[:, None] if isinstance(value, torch.Tensor) else value
-        return x.scatter_(1, places, torch.where(inside, given, x.gather(1, places)))
+            return super().fill_columns(x, columns, value, inside=inside)
+        given, places = value[:, None] if isinstance(value, torch.Tensor) else value, columns[:, None].long()
+        if inside:
+            return x.scatter_(1, places, given)
+        known = (places >= 0) & (places < x.shape[1])
+        places = torch.where(known, places, 0)
+        return x.scatter_(1, places, torch.where(known, given, x.gather(1, places)))
+
+    def add_rows(self, x: Any, numbers: Any, rows: Any) -> Any:
+        arrays = (x, numbers, rows)
+        if torch.compiler.is_compiling() or recorded(arrays) or transformed(arrays):
+            return x.index_add(0, numbers, rows)
+        return x.index_add_(0, numbers, rows)
 
     def obstacle_to_fusing(self, x: Any) -> str | None:
         if x.device.type not in self.fused_devices:

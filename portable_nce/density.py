@@ -858,7 +858,7 @@ def full_softmax(
     check_floating(xp, scores=scores)
     rows, values = shape_of("scores", scores, "(N, V)")
     targets = indices_of(xp, "targets", targets, (rows,))
-    if not check_indices(xp, "targets", targets, values, "the columns of scores"):
+    if not check_indices("targets", targets, values, "the columns of scores"):
         inside, targets = inside_range(xp, targets, values)
         scores = nan_outside(scores, inside)
     return info_nce(scores, positives=targets, mask=mask, weights=weights, reduction=reduction)

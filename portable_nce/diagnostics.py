@@ -741,7 +741,7 @@ def top_k(
         raise ValueError(f"k: expected at most the number of keys, {total}, got {k}")
     if left_out is not None:
         pad = "negative indices exclude nothing"
-        check_indices(xp, "exclude", left_out, total, "the keys", least=-math.inf, remedy=pad)
+        check_indices("exclude", left_out, total, "the keys", smallest=-math.inf, remedy=pad)
     # Among k + M keys, at least k are not excluded.
     count = min(k + further, total)
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))

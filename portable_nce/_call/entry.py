@@ -402,9 +402,9 @@ def _check_pairing(args: Arguments) -> PairChecks:
         return PairChecks(indices_checked=True)
     xp = namespace_of(index)
     if not across:
-        return PairChecks(check_indices(xp, "positives", index, n_columns, f"the rows of {args.names[1]}"))
+        return PairChecks(check_indices("positives", index, n_columns, f"the rows of {args.names[1]}"))
     largest = adapter_of(index).concrete_value(xp.max(index)) if n_rows else -1
-    checked = check_indices(xp, "positives", index, 2**31, "all columns")
+    checked = check_indices("positives", index, 2**31, "all columns")
     return PairChecks(checked, n_sharded, int(largest or 0), sharded=True)
 
 

@@ -279,18 +279,18 @@ def _run_plan(plan: Plan, call: LossCall) -> Array:
         matrix = ScoreMatrix(
             resolve_similarity(options.similarity), (x,), (arrays[-1],), call.pairing, partners=tuple(arrays[1:-1])
         )
-        if not all_count(matrix, weights, both_ways=options.symmetric):
+        bound = score_bound(scale, x, one_process=True)
+        if not plan.layout.unit:  # a finite bound: no entry needs to be replaced by zero
+            bound = largest_score(*arrays, factor=bound)
+            if bound == math.inf:
+                return _compute(call, None, None)
+        elif not all_count(matrix, weights, both_ways=options.symmetric):
             if is_at_hand(x):
                 return _compute(call, None, None)
             objective = call.objective if isinstance(call.objective, OBJECTIVES) else call.objective(parameters)
             counting = weights if is_row_by_row(objective, x) else None
             matrix = with_live_rows(matrix, objective, counting, symmetric=options.symmetric)
             arrays = [*matrix.rows, *matrix.partners, *matrix.columns][: len(arrays)]
-        bound = score_bound(scale, x, one_process=True)
-        if not plan.layout.unit:
-            bound = largest_score(*arrays, factor=bound)
-            if bound == math.inf:
-                return _compute(call, None, None)
         reduction = Reduction(options.reduction, weights).in_units()
         sources = _sources(call.pairing, scale, arrays, reduction.weights, parameters)
         result, number = plan.run(sources, arrays[0], scale, bound)

@@ -197,25 +197,21 @@ def indices_of(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> Ar
 
 
 def check_indices(
-    xp: Namespace,
     name: str,
     x: Array,
     count: int,
     of_what: str,
     *,
-    least: float = 0,
+    smallest: float = 0,
     remedy: str = "leave rows out by weights or a mask",
 ) -> bool:
-    """`x` must hold indices from `least` to `count` - 1; return whether its entries could be read and checked."""
-    adapter = adapter_of(x)
+    """`x` must hold indices from `smallest` to `count` - 1; return whether its entries could be read and checked."""
     if is_empty(x):
         return True
-    flat = xp.reshape(x, (-1,))
-    for extreme in (xp.min(flat), xp.max(flat)):
-        number = adapter.concrete_value(extreme)
+    for number in entries_at_hand(x, least, largest):
         if number is None:
             return False
-        if not least <= number < count:
+        if not smallest <= number < count:
             raise ValueError(
                 f"{name}: expected indices from 0 to {count - 1}, of {of_what}, got {int(number)}; {remedy}"
             )

@@ -182,10 +182,19 @@ class Adapter(Differentiation, Protocol):
         ...
 
     @kernel
-    def fill_columns(self, x: Array, columns: Array, value: float | Array) -> Array:
+    def fill_columns(self, x: Array, columns: Array, value: float | Array, *, inside: bool = False) -> Array:
         """Return a matrix with `value` in one column of each row; `x` may be overwritten.
 
-        Rows whose column is out of range are unchanged. The value is a number, or an array with one entry per row.
+        Rows whose column is out of range are unchanged; `inside`: there are none. The value is a number, or an array
+        with one entry per row.
+        """
+        ...
+
+    @kernel
+    def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
+        """Return a matrix with each of the `rows` (n, D) added to the row with its number; `x` may be overwritten.
+
+        The numbers (n,) are from 0 to the number of rows of `x` - 1, and may repeat.
         """
         ...
 

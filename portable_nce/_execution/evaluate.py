@@ -22,7 +22,7 @@ from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
-from .inputs import Arrays
+from .inputs import Arrays, Inputs
 from .matrix import Prepared, ScoreMatrix, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
 from .reweighted import ReweightedPlan
@@ -248,7 +248,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     rows, columns = matrix.rows[0], matrix.columns[0]
     xp = namespace_of(rows, columns)
     diagonals = diagonals_of(matrix.pairing.positives, rows.shape[0], matrix.n_own_columns)
-    (positives,) = matrix.partners or partners(xp, diagonals, columns, rows.shape[0])
+    (positives,) = matrix.partners or partners(xp, diagonals, Inputs((rows,), (columns,)))
     scores = xp.sum(rows * positives, axis=1)
     scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)
     parameter = objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]]

@@ -255,7 +255,7 @@ class ScoreMatrix(NamedTuple):
             first, further = self.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in self.columns])
             inputs = inputs._replace(partners=(first,), columns=further)
         diagonals = NO_DIAGONALS if inputs.partners else diagonals_of(positives, n_rows, self.n_own_columns)
-        if not is_positive(diagonals.negatives(inputs.shape[1], len(inputs.targets))):
+        if not is_positive(diagonals.negatives(inputs.shape[1])):
             return None
         inputs = inputs._replace(added=tuple([absence(x, inputs.columns[0]) for x in valid]))
         sizes = self._sizes(one_sided, far=on_accelerator(self.rows[0]))
@@ -317,16 +317,15 @@ class ScoreMatrix(NamedTuple):
 
     def _indexed(self, index: Array) -> dict[str, Arrays]:
         """Groups of `Inputs` for positives by index."""
-        xp, columns, present, valid_index = namespace_of(self.rows[0]), self.columns[0], None, index
+        xp, present = namespace_of(self.rows[0]), None
         if not self.indices_checked:
-            present = xp.logical_and(index >= 0, index < columns.shape[0])
-            valid_index = xp.where(present, index, xp.zeros_like(index))
+            present = xp.logical_and(index >= 0, index < self.columns[0].shape[0])
         if self.shard is not None:  # its columns are in another order
             positions = xp.astype(xp.argsort(self.shard.columns), index.dtype)
-            valid_index = xp.take(positions, valid_index, axis=0)
-            index = valid_index if present is None else xp.where(present, valid_index, -xp.ones_like(valid_index))
-        partners = (xp.take(columns, valid_index, axis=0),)
-        return {"partners": partners, "targets": (index,), "present": () if present is None else (present,)}
+            valid = index if present is None else xp.where(present, index, xp.zeros_like(index))
+            index = xp.take(positions, valid, axis=0)
+            index = index if present is None else xp.where(present, index, -xp.ones_like(index))
+        return {"targets": (index,), "present": () if present is None else (present,)}
 
     def _by_classes(
         self, positives: SameLabel | SameId, plan: Plan, by_row: Arrays, options: dict[str, Any]

@@ -106,8 +106,10 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
     adapter = adapter_of(arrays[0])
     if adapter.mode != "eager" or listens():
         return None  # first: torch.compile cannot read the `__qualname__` of some objectives
-    if isinstance(positives, (ByRule, ByIndex)) or not (is_objective or _is_lasting(objective)):
-        return None  # the range check of indices depends on their entries
+    if isinstance(positives, ByRule) or not (is_objective or _is_lasting(objective)):
+        return None
+    if isinstance(positives, ByIndex) and not positives.within:
+        return None  # whether a row has a positive depends on its entry
     numbers: list[Any] = []
     others = [] if options.weights is None else [options.weights]
     for name, x in call.parameters.items():
@@ -145,6 +147,7 @@ def _is_lasting(function: Any) -> bool:
 
 
 def _array_kind(x: Array, level: int) -> tuple[Any, ...]:
-    own = (type(x), tuple(x.shape), x.dtype, device_key(x), getattr(x, "layout", None))
     inside = getattr(x, "__recorded__", None)
-    return own if inside is None else (*own, getattr(x, "level", level) - level, _array_kind(inside, level))
+    if inside is not None:
+        return type(x), getattr(x, "level", level) - level, _array_kind(inside, level)
+    return type(x), tuple(x.shape), x.dtype, device_key(x), getattr(x, "layout", None)

@@ -14,7 +14,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Members, NoPositives, Positives, Rule, Tile, split, undefined_rows, with_own
+from ..pairings import ByIndex, Members, NoPositives, Positives, Rule, Tile, split, undefined_rows, with_own
 from .inputs import Inputs
 from .row_losses import Exclude
 from .tiling import Bounds
@@ -35,19 +35,25 @@ class TileSets(Protocol):
 class Diagonals(NamedTuple):
     """Cyclic diagonals of positives: row i has positives in columns ``i + distance`` modulo the number of columns.
 
-    All other columns are negatives, but for those that `Inputs` exclude: the columns in `targets`, and columns whose
-    label is that of the row. `self_pairs`: column i is row i itself, not a negative. `n_own_columns`: the diagonals are
-    confined to the first columns (the shard of a rank, or a matrix with extra columns). No distances: the positives are
-    the partners in `Inputs`, or there are none.
+    All other columns are negatives, but for columns whose label is that of the row. `self_pairs`: column i is row i
+    itself, not a negative. `n_own_columns`: the diagonals are confined to the first columns (the shard of a rank, or a
+    matrix with extra columns). `indexed`: the positives are the columns in `targets` of `Inputs` instead. Neither
+    distances nor an index: the positives are the partners in `Inputs`, or there are none.
     """
 
     distances: tuple[int, ...] = (0,)
     self_pairs: bool = False
     n_own_columns: int | None = None
+    indexed: bool = False
 
-    def negatives(self, n_columns: int, n_targets: int) -> int:
+    @property
+    def n_positives(self) -> int:
+        """Number of columns of the tiles that are positives of a row."""
+        return len(self.distances) + int(self.indexed)
+
+    def negatives(self, n_columns: int) -> int:
         """Number of negatives of a row, the ones that labels exclude included."""
-        return n_columns - int(self.self_pairs) - len(self.distances) - n_targets
+        return n_columns - int(self.self_pairs) - self.n_positives
 
     def with_numbers(self, numbers: Numbers) -> Diagonals:
         """Diagonals with the numbers that `without_numbers` took away."""
@@ -117,15 +123,18 @@ class TilePosition(NamedTuple):
 
 def diagonals_of(positives: Positives, n_rows: int, n_own_columns: int | None = None) -> Diagonals:
     """Diagonals of positives that are columns."""
-    if isinstance(positives, NoPositives):
-        return NO_DIAGONALS
+    if isinstance(positives, (NoPositives, ByIndex)):
+        return Diagonals((), indexed=isinstance(positives, ByIndex))
     views = positives.views
     distances = tuple(k * (n_rows // views) for k in range(1, views)) or (0,)
     return Diagonals(distances, self_pairs=views > 1, n_own_columns=n_own_columns)
 
 
-def partners(xp: Namespace, diagonals: Diagonals, columns: Array, n_rows: int) -> tuple[Array, ...]:
-    """The positive columns of each row, one array per distance."""
+def partners(xp: Namespace, diagonals: Diagonals, inputs: Inputs) -> tuple[Array, ...]:
+    """The positive columns of each row: one array per distance, or one by index (arbitrary in rows without one)."""
+    columns, n_rows = inputs.columns[0], inputs.shape[0]
+    if diagonals.indexed:
+        return (xp.take(columns, _places(inputs), axis=0),)
     if diagonals.n_own_columns is not None:
         columns = columns[: diagonals.n_own_columns, ...]
     if not diagonals.distances:
@@ -135,11 +144,25 @@ def partners(xp: Namespace, diagonals: Diagonals, columns: Array, n_rows: int) -
     return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in diagonals.distances)
 
 
-def add_partners(xp: Namespace, diagonals: Diagonals, to_columns: Array, to_partners: Sequence[Array]) -> Array:
-    """Add the cotangents of the partners to the cotangent of their columns."""
+def _places(inputs: Inputs) -> Array:
+    """Column of the positive of each row, 0 in rows without one."""
+    (index,) = inputs.targets
+    for present in inputs.present:
+        index = namespace_of(index).where(present, index, namespace_of(index).zeros_like(index))
+    return index
+
+
+def add_partners(
+    xp: Namespace, diagonals: Diagonals, inputs: Inputs, to_columns: Array, to_partners: Sequence[Array]
+) -> Array:
+    """Add the cotangents of the partners to the cotangent of their columns, which may be overwritten."""
+    if diagonals.indexed:
+        (added,) = to_partners
+        return adapter_of(to_columns).add_rows(to_columns, _places(inputs), added)
     if diagonals.n_own_columns is not None:
         first, others = to_columns[: diagonals.n_own_columns, ...], to_columns[diagonals.n_own_columns :, ...]
-        return xp.concat([add_partners(xp, diagonals._replace(n_own_columns=None), first, to_partners), others], axis=0)
+        whole = diagonals._replace(n_own_columns=None)
+        return xp.concat([add_partners(xp, whole, inputs, first, to_partners), others], axis=0)
     for distance, added in zip(diagonals.distances, to_partners, strict=True):
         n_rows = added.shape[0]
         if diagonals.self_pairs:
@@ -212,20 +235,28 @@ class DiagonalSets(NamedTuple):
             if self.ids:
                 same = block.row_labels[0][:, None] == self.ids[k][None, :]
                 x = namespace_of(x).where(same, value, x)
-            if block.targets:
-                return adapter_of(x).fill_columns(x, block.targets[0] - tile.low, value)
+            if diagonals.indexed:
+                return self._fill(x, k, start, block, value)
             for distance in diagonals.distances:
                 x = put_diagonal(x, distance, value, tile)
             return put_diagonal(x, 0, value, tile) if diagonals.self_pairs else x
 
         return exclude
 
-    def put(self, x: Array, values: Array, k: int, start: Array | int) -> Array:
+    def put(self, x: Array, values: Array, k: int, start: Array | int, block: Inputs) -> Array:
         """Put the cotangents of the positives' scores at their entries of tile k, which may be overwritten."""
         distances = self.diagonals.distances
+        if self.diagonals.indexed:
+            return self._fill(x, k, start, block, values)
         for distance, value in zip(distances, by_partner(values, len(distances)), strict=True):
             x = put_diagonal(x, distance, value, self._position(k, start))
         return x
+
+    def _fill(self, x: Array, k: int, start: Array | int, block: Inputs, value: float | Array) -> Array:
+        """Put a number, or one per row, into the columns of the index that tile k has."""
+        columns, inside = block.targets[0], len(self.bounds) == 1 and len(block.present) == 0
+        columns = columns if inside else columns - self._position(k, start).low
+        return adapter_of(x).fill_columns(x, columns, value, inside=inside)
 
     def _position(self, k: int, start: Array | int) -> TilePosition:
         n_own_columns = self.diagonals.n_own_columns

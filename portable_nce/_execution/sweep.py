@@ -96,7 +96,7 @@ class StepSpec(NamedTuple):
             return False
         if self.apart:
             return self.need_grad.partners
-        return self.need_grad.columns and len(self.sets.distances) > 0
+        return self.need_grad.columns and self.sets.n_positives > 0
 
 
 class Constants(NamedTuple):
@@ -234,7 +234,7 @@ class Step:
         if not self.spec.positives_in_tile:
             return (matrix,), factor
         assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
-        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start),), None
+        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start, block.inputs),), None
 
 
 def step_of_rows(spec: StepSpec) -> Callable[..., tuple[Arrays, Arrays]]:
@@ -274,7 +274,7 @@ class _OneSided:
             of_halves, turned = tiles[0].part is not None, p.sums_are_turned(tiles[0], self.blocks, n_rows)
         self.diagonals: s.Diagonals | None = sets if isinstance(sets, s.Diagonals) else None
         if self.diagonals is not None and not (apart or given):
-            inputs = inputs._replace(partners=s.partners(self.xp, self.diagonals, inputs.columns[0], n_rows))
+            inputs = inputs._replace(partners=s.partners(self.xp, self.diagonals, inputs))
         sets, self.numbers = s.without_numbers(sets, (n_rows, n_columns))
         self.inputs = inputs
         facts = self._facts()
@@ -284,7 +284,7 @@ class _OneSided:
         positives_in_tile = False
         if self.diagonals is not None and isinstance(layout.plan, SoftmaxPlan):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
-            whole = len(self.diagonals.distances) > 0 and len(inputs.row_labels) == 0
+            whole = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
             whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
             # With 16-bit products, the cotangents of positives have more bits.
             positives_in_tile = given or (whole and not (scaled or of_halves))
@@ -296,7 +296,7 @@ class _OneSided:
             need_grad,
             facts,
             averaged=layout.mean and facts.finite and facts.complete,
-            excluded=None if self.diagonals is None else -self.diagonals.negatives(0, len(inputs.targets)),
+            excluded=None if self.diagonals is None else -self.diagonals.negatives(0),
             counts=self.by_block.counts,
             blocks=self.blocks if isinstance(sets, s.SortedClasses) else None,  # type: ignore[arg-type]
             bounds=bounds if len(bounds) > 1 else None,
@@ -358,7 +358,7 @@ class _OneSided:
             to_partners = [x[:, None] * self.inputs.rows[0] for x in cotangents]
         if self.diagonals is not None and not self.spec.apart:  # partners are columns
             if self.spec.returns_positives:
-                to_columns = [s.add_partners(self.xp, self.diagonals, to_columns[0], to_partners)]
+                to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
         to_rows = to_rows or [None] * n_rows
         return result._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))

@@ -162,7 +162,7 @@ class TilePasses:
         if self.spec.clears:
             cotangent = p.cleared(cotangent)
         if to_positive is not None:
-            cotangent = self._sets(columns, at).put(cotangent, to_positive, 0, at[0])
+            cotangent = self._sets(columns, at).put(cotangent, to_positive, 0, at[0], Inputs())
         return p.pullback(cotangent, None, rows, columns, need_grad=self.spec.need_grad, turned=self.spec.turned)
 
     def _sets(self, columns: p.Operand, at: Position) -> s.DiagonalSets:
@@ -208,7 +208,7 @@ class _Square:
 
     def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
         self.need_grad, self.to_rows, self.to_columns, _ = need_grad
-        self.rows, self.columns = inputs.rows[0], inputs.columns[0]
+        self.inputs, self.rows, self.columns = inputs, inputs.rows[0], inputs.columns[0]
         self.operand = p.Operand(*inputs.rows)
         self.by_row = inputs.by_row
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
@@ -322,7 +322,7 @@ class _Square:
     def finish(self) -> tuple[Array, Array, Arrays]:
         """Losses and counts of the rows, and the cotangents of row weights and parameters."""
         xp = self.xp
-        partners = s.partners(xp, self.diagonals, self.columns, self.n)
+        partners = s.partners(xp, self.diagonals, self.inputs)
         scores = s.partner_scores(xp, self.rows, partners)
         self.losses = [self._finish_side(self.sums[0], scores, self.by_row)]
         if not self.layout.self_contrast:
@@ -407,12 +407,12 @@ class _Square:
         """The cotangents of rows and columns, with the terms of the positives added."""
         each = s.by_partner(self.to_positive, len(self.diagonals.distances))
         if self.to_rows:
-            for partner, to_positive in zip(
-                s.partners(self.xp, self.diagonals, self.columns, self.n), each, strict=True
-            ):
+            partners = s.partners(self.xp, self.diagonals, self.inputs)
+            for partner, to_positive in zip(partners, each, strict=True):
                 to_rows = p.plus(to_rows, to_positive[:, None] * partner)
         if self.to_columns:
-            to_columns = s.add_partners(self.xp, self.diagonals, to_columns, [x[:, None] * self.rows for x in each])
+            to_partners = [x[:, None] * self.rows for x in each]
+            to_columns = s.add_partners(self.xp, self.diagonals, self.inputs, to_columns, to_partners)
         return to_rows, to_columns
 
 

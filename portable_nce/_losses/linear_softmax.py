@@ -237,9 +237,9 @@ def linear_softmax(
     targets, counted = _targets(xp, entered.others["targets"], rows.array.shape[0], ignore_index)
     shards, x = None, rows.array
     if across is None:
-        known = check_indices(xp, "targets", targets, classes, "the rows of weight", remedy=_IGNORED)
+        known = check_indices("targets", targets, classes, "the rows of weight", remedy=_IGNORED)
     else:
-        known = check_indices(xp, "targets", targets, 2**31, "the classes of all ranks", remedy=_IGNORED)
+        known = check_indices("targets", targets, 2**31, "the classes of all ranks", remedy=_IGNORED)
         shards = _agreed(across, x, classes, targets)
         layer = layer.kept_here(shards) if classes else layer.kept_here(shards).with_placeholder()
     if not known:

@@ -176,7 +176,7 @@ def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: LossO
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     same_width(options.similarity, "embeddings", x, "prototypes", prototypes)
     assignments = indices_of(xp, "assignments", assignments, (x.shape[0],))
-    check_indices(xp, "assignments", assignments, number, "prototypes")
+    check_indices("assignments", assignments, number, "prototypes")
     check_shape("concentrations", phi, (number,))
     constants, phi = (stop_gradient(upcast(xp, z)) for z in (prototypes, phi))
     embeddings = {"embeddings": rows._replace(array=x), "prototypes": Embedding(constants, (prototypes.dtype,))}
@@ -259,7 +259,7 @@ def concentrations(
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     check_shape("prototypes", prototypes, (number, width))
     assignments = indices_of(xp, "assignments", assignments, (rows,))
-    check_indices(xp, "assignments", assignments, number, "prototypes")
+    check_indices("assignments", assignments, number, "prototypes")
     dtype = embeddings.dtype
     x, centres = (stop_gradient(upcast(xp, z)) for z in (embeddings, prototypes))
     totals, sizes = _cluster_sums(xp, x, centres, assignments)

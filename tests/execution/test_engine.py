@@ -132,7 +132,8 @@ def test_pairs_that_are_no_negatives_are_excluded_in_every_tile(
         if lines.self_pairs:
             expected[row, row] = -1.0
     targets = (array(index),) if by_index else ()
-    assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(whole.shape[1], len(targets)))
+    lines = lines._replace(indexed=by_index)
+    assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(whole.shape[1]))
     tiles = sets.DiagonalSets(lines, tiling.cut(0, n, 3), n)
     for start, stop in tiling.cut(0, n, size):
         here = Inputs(targets=tuple(x[start:stop] for x in targets))
@@ -154,15 +155,24 @@ def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: t
     np.testing.assert_array_equal(products.outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
 
 
-@pytest.mark.parametrize("lines", [Diagonals(), *(Diagonals(x, self_pairs=True) for x in ((3,), (2, 4)))], ids=str)
+@pytest.mark.parametrize(
+    "lines",
+    [Diagonals(), *(Diagonals(x, self_pairs=True) for x in ((3,), (2, 4))), Diagonals((), indexed=True)],
+    ids=str,
+)
 def test_partners_and_their_cotangents_are_adjoint(lines: Diagonals) -> None:
     n = 6
     columns = RNG.normal(size=(n if lines.self_pairs else n + 4, 2))
-    found = sets.partners(np, lines, columns, n)
-    for distance, own in zip(lines.distances, found, strict=True):
+    inputs, index = Inputs((np.empty((n, 2)),), (columns,)), np.asarray([9, 0, -1, 9, 7, 12])
+    if lines.indexed:
+        inputs = inputs._replace(targets=(index,), present=((index >= 0) & (index < n + 4),))
+    found = sets.partners(np, lines, inputs)
+    for distance, own in zip(lines.distances, found, strict=False):
         np.testing.assert_array_equal(own, columns[[(i + distance) % n for i in range(n)]])
+    if lines.indexed:
+        np.testing.assert_array_equal(found[0], columns[[9, 0, 0, 9, 7, 0]])
     cotangents = [RNG.normal(size=(n, 2)) for _ in found]
-    back = sets.add_partners(np, lines, np.zeros_like(columns), cotangents)
+    back = sets.add_partners(np, lines, inputs, np.zeros_like(columns), cotangents)
     expected = sum(np.sum(x * cotangent) for x, cotangent in zip(found, cotangents, strict=True))
     np.testing.assert_allclose(np.sum(back * columns), expected)
 
@@ -360,7 +370,7 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
 def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_size: Any) -> None:
     rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"views", "square"} else 13, 3))
     extra: dict[str, dict[str, Any]] = {
-        "index": {"partners": (columns[:8],), "targets": (np.arange(8),)},
+        "index": {"targets": (np.arange(8),)},
         "queue": {"partners": (RNG.normal(size=(8, 3)),)},
     }
     inputs = Inputs((rows,), (columns,), **extra.get(structure, {}))
@@ -371,7 +381,7 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     options += (("symmetric", False),) * (structure == "square")
     sizes = tiling.Sizes(of, block_size, "eager", options)
     lines = sets.diagonals_of(OnDiagonals(2 if structure == "views" else 1), 8)
-    lines = sets.NO_DIAGONALS if inputs.partners else lines
+    lines = Diagonals((), indexed=structure == "index") if extra.get(structure) else lines
     layout = Layout(PLAN, lines, sizes, (channel,), inputs.counts, bound=largest_score(rows, columns), mean=True)
     arrays = inputs.flat
     value, number, *gradients = function(layout, *arrays, need_grad=True)
