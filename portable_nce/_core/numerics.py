@@ -195,7 +195,8 @@ def in_range(xp: Namespace, rows: Array, *columns: Array, scale: Any = 1.0) -> t
 
 def _largest_of_all(xp: Namespace, x: Array) -> Array:
     """Largest entry, of shape (1,); 0 if there is none, as on a rank without rows."""
-    return zeros(xp, (1,), x) if is_empty(x) else xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True)
+    flat = xp.reshape(x, (-1,))
+    return (xp.sum if is_empty(x) else xp.max)(flat, axis=0, keepdims=True)
 
 
 def itemsize(x: Array) -> int:
