@@ -34,8 +34,8 @@ from ._core.checks import (
     check_floating,
     check_mask,
     check_shape,
-    entry_at_hand,
     explained,
+    readable_entry,
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
@@ -861,7 +861,7 @@ class _OfPrepared(Record):
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
         # The last column, in a queue the newest, stands for all: the check costs next to nothing.
         last = (-1,) * (len(y.shape) - 1)
-        square = entry_at_hand(y[(*last, ...)], _square_sum) if self.unit else None
+        square = readable_entry(y[(*last, ...)], _square_sum) if self.unit else None
         if square is not None and square != 0 and abs(square - 1.0) > 0.05:  # noqa: PLR2004  (bfloat16 has 0.01)
             raise ValueError(
                 f"similarity: expected the columns that prepare returned with it, got a column of length "

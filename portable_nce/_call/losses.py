@@ -11,7 +11,7 @@ from .. import pairings
 from .._core.checks import (
     check_called,
     check_choice,
-    is_at_hand,
+    is_readable,
     row_weights,
 )
 from .._core.namespace import namespace_of, native
@@ -253,7 +253,7 @@ def _compute(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None, kin
     dtype = args.dtype if call.dtype is None else call.dtype
     if notes is not None:
         arrays = [x, *args.partners, *([args.y] if len(call.embeddings) > 1 else [])]
-        if not is_at_hand(x):  # elsewhere the next call decides by entries whether rows are replaced by zeros
+        if not is_readable(x):  # elsewhere the next call decides by entries whether rows are replaced by zeros
             arrays = [*matrix.rows, *matrix.partners, *matrix.columns][: len(arrays)]
         keep(kind, notes, _sources(call.pairing, scale, arrays, reduction.weights, parameters), dtype)
     return finish(xp, result, dtype, options.reduction)
@@ -285,7 +285,7 @@ def _run_plan(plan: Plan, call: LossCall) -> Array:
             if bound == math.inf:
                 return _compute(call, None, None)
         elif not all_count(matrix, weights, both_ways=options.symmetric):
-            if is_at_hand(x):
+            if is_readable(x):
                 return _compute(call, None, None)
             objective = call.objective if isinstance(call.objective, OBJECTIVES) else call.objective(parameters)
             counting = weights if is_row_by_row(objective, x) else None

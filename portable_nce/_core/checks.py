@@ -208,7 +208,7 @@ def check_indices(
     """`x` must hold indices from `smallest` to `count` - 1; return whether its entries could be read and checked."""
     if is_empty(x):
         return True
-    for number in entries_at_hand(x, least, largest):
+    for number in readable_entries(x, least, largest):
         if number is None:
             return False
         if not smallest <= number < count:
@@ -361,12 +361,12 @@ def check_log_probabilities(name: str, x: Array) -> None:
     Probabilities are in (0, 1], where logarithms of different counts are not: log 1 = 0, log 3 > 1. Counts are whole
     numbers, which logarithms of counts above 1 are not. A few entries may be anything.
     """
-    low, high = entries_at_hand(x, least, largest)
+    low, high = readable_entries(x, least, largest)
     if low is None or high is None or not 0.0 < low < high < math.inf or math.prod(x.shape) < _FEW_ENTRIES:
         return
     if high <= 1.0:
         warn(f"{name}: expected logarithms, got entries from {low:.3g} to {high:.3g}; of probabilities, take the log")
-    elif low >= 1.0 and entry_at_hand(x, _all_whole):
+    elif low >= 1.0 and readable_entry(x, _all_whole):
         warn(f"{name}: expected logarithms, got whole numbers from {low:g} to {high:g}; of counts, take the log")
 
 
@@ -414,22 +414,22 @@ def is_empty(x: Array) -> bool:
     return any(isinstance(length, int) and length == 0 for length in x.shape)
 
 
-def is_at_hand(x: Array) -> bool:
+def is_readable(x: Array) -> bool:
     """Whether entries of `x` can be read without waiting for a device or a compiler."""
     adapter = adapter_of(x)
     return adapter.mode == "eager" and adapter.reads_values and not on_accelerator(x)
 
 
-def entry_at_hand(x: Array, reduce: Callable[[Namespace, Array], Array]) -> float | None:
+def readable_entry(x: Array, reduce: Callable[[Namespace, Array], Array]) -> float | None:
     """Value of a reduction of an array, or None if its entries cannot be read without waiting."""
-    return entries_at_hand(x, reduce)[0]
+    return readable_entries(x, reduce)[0]
 
 
-def entries_at_hand(x: Array, *reductions: Callable[[Namespace, Array], Array]) -> tuple[float | None, ...]:
+def readable_entries(x: Array, *reductions: Callable[[Namespace, Array], Array]) -> tuple[float | None, ...]:
     """Values of several reductions of an array, or Nones if its entries cannot be read without waiting."""
     while hasattr(x, "__recorded__"):  # nested tapes of higher-order derivatives
         x = x.__recorded__
-    if not is_at_hand(x):
+    if not is_readable(x):
         return (None,) * len(reductions)
     if is_empty(x):  # of a rank without rows
         return tuple([float(reduce is all_entries) for reduce in reductions])
@@ -462,7 +462,7 @@ def _check_entries(name: str, value: Array, above: float) -> None:
         return
     check_library(name, value)
     for extreme in (least, largest)[: 1 + (math.prod(value.shape) > 1)]:
-        number = entry_at_hand(value, extreme)
+        number = readable_entry(value, extreme)
         if number is not None and (number <= above or number == math.inf):
             raise ValueError(f"{name}: expected a finite number greater than {above:g}, got {number}")
 

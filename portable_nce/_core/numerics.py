@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .autodiff import stop_gradient
-from .checks import entries_at_hand, entry_at_hand, is_at_hand, is_empty, is_half, largest, least
+from .checks import is_empty, is_half, is_readable, largest, least, readable_entries, readable_entry
 from .namespace import device_of, is_array, is_being_compiled, lift_to_tape, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
@@ -128,7 +128,7 @@ def safe_quotient(xp: Namespace, x: Array, divisor: Array) -> Array:
 
 def largest_entry(x: Array) -> float | None:
     """Largest magnitude of an array's entries, or None if they cannot be read without waiting."""
-    low, high = entries_at_hand(x, least, largest)
+    low, high = readable_entries(x, least, largest)
     return None if low is None or high is None else max(-low, high)
 
 
@@ -144,7 +144,7 @@ def largest_score(rows: Array, *columns: Array, factor: float = 1.0) -> float:
     lengths: list[float] = []
     limit = LARGEST_SQUARED / max(1.0, factor)
     for x in (rows, *[y for y in columns if y is not rows]):
-        square = entry_at_hand(x, _largest_square)
+        square = readable_entry(x, _largest_square)
         if square is None or not square <= limit**2:  # also for NaN
             return math.inf
         lengths.append(square**0.5)
@@ -218,11 +218,11 @@ def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
 
     If squares may be out of range, rows are first divided by a power of 2, which is exact.
     """
-    if not is_at_hand(arrays[0]):
+    if not is_readable(arrays[0]):
         found = [adapter_of(x).unit_rows(x) for x in arrays]
         return [_unit_rows_by_powers(x) if pair is None else pair for x, pair in zip(arrays, found, strict=True)]
     squares = [adapter_of(x).row_dots(x, x) for x in arrays]
-    low, high = entries_at_hand(_joined(squares), least, largest)
+    low, high = readable_entries(_joined(squares), least, largest)
     known = low is not None and high is not None and low > _SMALLEST_SQUARE and high < LARGEST_SQUARE
     if not known:
         return [_unit_rows_by_powers(x) for x in arrays]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
 from .autodiff import stop_gradient
-from .checks import entry_at_hand, is_half
+from .checks import is_half, readable_entry
 from .namespace import common_namespace, lift_to_tape, namespace_of
 from .notes import Counted, listens, note
 from .numerics import continued, safe_quotient, sum_to_scalar
@@ -50,7 +50,7 @@ class Reduction(NamedTuple):
         # Ranks would have to agree on a unit, since they exchange coefficients of rows.
         if self.kind != "mean" or self.weights is None or self.unit is not None or self.shards is not None:
             return self
-        number = entry_at_hand(self.weights, _largest_magnitude)
+        number = readable_entry(self.weights, _largest_magnitude)
         if number is not None and (_USUAL[0] <= number <= _USUAL[1] or not 0 < number < math.inf):
             return self
         unit: Any = 1.0

@@ -21,11 +21,11 @@ from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
-from .families import PairsPlan, Plan, SoftmaxPlan
+from .families import FamilySpec, PairsSpec, SoftmaxSpec
 from .inputs import Arrays, Inputs
 from .matrix import Prepared, ScoreMatrix, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
-from .reweighted import ReweightedPlan
+from .reweighted import ReweightedSpec
 from .search import argextreme
 from .sets import diagonals_of, partners
 from .statistics import Statistics
@@ -81,7 +81,7 @@ def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coup
     if coupled:
         return reduction.of_values(*_coupled(objective, matrix))
     both = None if reduction.kind == "none" else _by_shared_tiles(objective, matrix, reduction, symmetric=False)
-    return _evaluated(SoftmaxPlan(objective), matrix, (), reduction) if both is None else both
+    return _evaluated(SoftmaxSpec(objective), matrix, (), reduction) if both is None else both
 
 
 def _evaluate_other(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -> Array:
@@ -96,16 +96,16 @@ def _evaluate_other(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -
     return reduction.of_values(*_relic(objective, matrix))
 
 
-def _evaluated(plan: Plan, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
+def _evaluated(family: FamilySpec, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
     """Reduced row losses; in one pass, unless the row losses are returned."""
-    plan = plan._replace(parameters=len(parameters))
+    family = family._replace(parameters=len(parameters))
     if reduction.kind == "none":
-        values, number = matrix.row_losses(plan, parameters)
+        values, number = matrix.row_losses(family, parameters)
         return reduction.of_values(values, number > 0)
     weights = reduction.multipliers
     by_row = parameters if weights is None else (*parameters, weights)
-    plan = plan._replace(weighted=weights is not None)
-    return summed(matrix.prepared(plan, by_row, mean=reduction.is_plain_mean), reduction)
+    family = family._replace(weighted=weights is not None)
+    return summed(matrix.prepared(family, by_row, mean=reduction.is_plain_mean), reduction)
 
 
 def summed(prepared: Prepared, reduction: Reduction) -> Array:
@@ -204,8 +204,8 @@ def _by_shared_tiles(
     """Loss by a two-sided sweep; None if rows and columns cannot share tiles."""
     weights = reduction.multipliers
     by_row = () if weights is None else (weights,)
-    plan = SoftmaxPlan(objective, weighted=weights is not None)
-    prepared = matrix.two_sided(plan, by_row, symmetric=symmetric, mean=reduction.is_plain_mean)
+    family = SoftmaxSpec(objective, weighted=weights is not None)
+    prepared = matrix.two_sided(family, by_row, symmetric=symmetric, mean=reduction.is_plain_mean)
     return None if prepared is None else summed(prepared, reduction)
 
 
@@ -216,7 +216,7 @@ def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
         isinstance(pairing.positives, (OnDiagonals, AheadOfQueue))
         and pairing.one_per_row
         and not pairing.has_flags
-        and matrix.by_products(SoftmaxPlan(objective.inner), (), {}) is not None
+        and matrix.by_products(SoftmaxSpec(objective.inner), (), {}) is not None
     )
 
 
@@ -226,7 +226,7 @@ def _smoothing(objective: Objective, matrix: ScoreMatrix) -> float:
     if not isinstance(rule, SmoothedRule) or objective is not info_nce() or matrix.shape[0] > matrix.shape[1]:
         return 0.0
     plain = matrix._replace(pairing=diagonal())
-    return rule.smoothing if plain.by_products(SoftmaxPlan(SMOOTHED), (), {}) is not None else 0.0
+    return rule.smoothing if plain.by_products(SoftmaxSpec(SMOOTHED), (), {}) is not None else 0.0
 
 
 def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Array:
@@ -239,7 +239,7 @@ def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Ar
     xp = namespace_of(rows, columns)
     difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
     added = smoothing * xp.sum(rows * difference, axis=1)
-    return _evaluated(SoftmaxPlan(SMOOTHED), matrix._replace(pairing=diagonal()), (added,), reduction)
+    return _evaluated(SoftmaxSpec(SMOOTHED), matrix._replace(pairing=diagonal()), (added,), reduction)
 
 
 def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:
@@ -252,7 +252,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     scores = xp.sum(rows * positives, axis=1)
     scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)
     parameter = objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]]
-    return _evaluated(SoftmaxPlan(objective.inner), matrix, (parameter,), reduction)
+    return _evaluated(SoftmaxSpec(objective.inner), matrix, (parameter,), reduction)
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs
@@ -262,13 +262,13 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
     parameters = _numbers(matrix, **dict(zip(objective.names, objective.parameters, strict=True)))
     positive, negative = objective.terms
     _check_constant(matrix, objective, parameters)
-    plan = PairsPlan((positive, negative), objective.divide_by, graded=True)
+    family = PairsSpec((positive, negative), objective.divide_by, graded=True)
     if not objective.balance:
-        return _evaluated(plan, matrix, parameters, reduction)
+        return _evaluated(family, matrix, parameters, reduction)
     # Mean over the positives plus mean over the negatives.
     plans = (
-        plan._replace(terms=(positive, None), counts=(True, False)),
-        plan._replace(terms=(None, negative), counts=(False, True)),
+        family._replace(terms=(positive, None), counts=(True, False)),
+        family._replace(terms=(None, negative), counts=(False, True)),
     )
     first, second = (_evaluated(one, matrix, parameters, reduction) for one in plans)
     return first + second
@@ -293,8 +293,8 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
 
 def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     (floor,) = _numbers(matrix, floor=objective.floor)
-    plan = ReweightedPlan(objective.beta, objective.tau_plus)
-    return _evaluated(plan, matrix, (stop_gradient(floor) if is_array(floor) else floor,), reduction)
+    family = ReweightedSpec(objective.beta, objective.tau_plus)
+    return _evaluated(family, matrix, (stop_gradient(floor) if is_array(floor) else floor,), reduction)
 
 
 def _numbers(matrix: ScoreMatrix, **parameters: Any) -> tuple[Any, ...]:
@@ -397,8 +397,8 @@ def _relic_one_sided(objective: Relic, alpha: Array, anchor: _OneSide, other: _O
     second = second.constant() if objective.constant == "second" else second
     include_positive = objective.include_positive
     p, q = (_log_probabilities(one.statistics, include_positive=include_positive) for one in (first, second))
-    plan = PairsPlan((None, DIVERGENCE), parameters=4, counts=(False, True))
-    kl, _ = first.matrix.row_losses(plan, (*p[1:3], *q[1:3]), other=second.matrix)
+    family = PairsSpec((None, DIVERGENCE), parameters=4, counts=(False, True))
+    kl, _ = first.matrix.row_losses(family, (*p[1:3], *q[1:3]), other=second.matrix)
     row = anchor.statistics.row
     base, kl, alpha, log_p, log_q = lift_to_tape((objective.base.values(row), kl, alpha, p[0], q[0]))[0]
     xp = namespace_of(base)

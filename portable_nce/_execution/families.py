@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import all_entries, entry_at_hand, least
+from .._core.checks import all_entries, least, readable_entry
 from .._core.logsumexp import ExpSum, exponentials, merge
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
@@ -21,7 +21,7 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
 from ..pairings import Members
 from .inputs import Arrays
-from .reweighted import Reweighted, ReweightedPlan
+from .reweighted import Reweighted, ReweightedSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .statistics import (
     PositiveSums,
@@ -36,35 +36,35 @@ from .statistics import (
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 
-def family_of(xp: Namespace, plan: Plan, facts: ScoreFacts, *, need_grad: bool) -> Family:
-    if isinstance(plan, ReweightedPlan):
-        return Reweighted(xp, plan, facts)
-    if isinstance(plan, PairsPlan):
-        return PairTerms(xp, plan, facts, need_grad=need_grad)
-    return Softmax(xp, plan, facts)
+def family_of(xp: Namespace, spec: FamilySpec, facts: ScoreFacts, *, need_grad: bool) -> Family:
+    if isinstance(spec, ReweightedSpec):
+        return Reweighted(xp, spec, facts)
+    if isinstance(spec, PairsSpec):
+        return PairTerms(xp, spec, facts, need_grad=need_grad)
+    return Softmax(xp, spec, facts)
 
 
-def are_small(plan: Plan, bound: float) -> bool:
+def are_small(spec: FamilySpec, bound: float) -> bool:
     """Whether exponentials of scores up to a bound need no shift, with those of the scores times 1 + β."""
-    if isinstance(plan, ReweightedPlan):
+    if isinstance(spec, ReweightedSpec):
         # Divide the limit: under torch.compile, an infinite bound times a symbolic β is NaN.
-        return bound <= MAX_UNSHIFTED_LOGIT / (1.0 + plan.beta)
+        return bound <= MAX_UNSHIFTED_LOGIT / (1.0 + spec.beta)
     return bound <= MAX_UNSHIFTED_LOGIT
 
 
-def divisor_of(plan: Plan, n_rows: int, n_negatives: int) -> int | None:
+def divisor_of(spec: FamilySpec, n_rows: int, n_negatives: int) -> int | None:
     """Divisor of the mean over rows with one positive and `n_negatives` each; None if it depends on scores."""
-    if not isinstance(plan, PairsPlan) or plan.divide_by == "rows":
+    if not isinstance(spec, PairsSpec) or spec.divide_by == "rows":
         return n_rows
-    if plan.divide_by == "active":
+    if spec.divide_by == "active":
         return None
-    return n_rows * (int(plan.counts[0]) + (n_negatives if plan.counts[1] else 0))
+    return n_rows * (int(spec.counts[0]) + (n_negatives if spec.counts[1] else 0))
 
 
 # ------------------------------------------------------------------------------------------------------------ softmax
 
 
-class SoftmaxPlan(NamedTuple):
+class SoftmaxSpec(NamedTuple):
     """A softmax objective. `by_row` holds its `parameters` arrays, then the row weights if `weighted`.
 
     With `statistics`, the values are an array (n, 7) of row statistics: log-odds, spread, lse of the negatives minus
@@ -82,9 +82,9 @@ class SoftmaxPlan(NamedTuple):
     sharpened: bool = False
 
 
-def split_sharpness(plan: Plan, by_row: Arrays) -> tuple[Array | None, Arrays]:
+def split_sharpness(spec: FamilySpec, by_row: Arrays) -> tuple[Array | None, Arrays]:
     """The factor of the negatives' scores, or None, and the other arrays of the rows."""
-    if isinstance(plan, SoftmaxPlan) and plan.sharpened:
+    if isinstance(spec, SoftmaxSpec) and spec.sharpened:
         return by_row[0], by_row[1:]
     return None, by_row
 
@@ -103,11 +103,11 @@ def sharpened(scores: Array, sharpness: Array | None) -> Array:
 class Softmax(Family):
     """Sums of exponentials."""
 
-    def __init__(self, xp: Namespace, plan: SoftmaxPlan, facts: ScoreFacts) -> None:
-        super().__init__(xp, plan, facts)
+    def __init__(self, xp: Namespace, spec: SoftmaxSpec, facts: ScoreFacts) -> None:
+        super().__init__(xp, spec, facts)
         self.unshifted = facts.small
         # Whether finite log-odds are enough for the objective.
-        self.may_use_odds = facts.complete and plan.objective.of_odds is not None and not plan.statistics
+        self.may_use_odds = facts.complete and spec.objective.of_odds is not None and not spec.statistics
 
     def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
         """Exponentials of a tile of negatives, and their sums."""
@@ -145,11 +145,11 @@ class Softmax(Family):
         The sharpness multiplies the negatives' scores; a weight w adds log w to them.
         """
         xp, single = self.xp, self.facts.single
-        sharpness, _ = split_sharpness(self.plan, by_row)
+        sharpness, _ = split_sharpness(self.spec, by_row)
         positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
             positive = from_mask(xp, scores[0], positives, single=single, weights=weights, unshifted=True)
-            exps = self.terms(scores[0], None, spare=not self.plan.objective.separate)
+            exps = self.terms(scores[0], None, spare=not self.spec.objective.separate)
             terms = xp.where(negatives, exps, 0.0)
             positive = positive if single else positive.with_exponentials(xp, exps)
             return ExpSum(None, xp.sum(terms, axis=1)), terms, positive
@@ -171,17 +171,17 @@ class Softmax(Family):
         return merge(self.xp, parts)
 
     def finish(self, total: ExpSum, positive: Array | PositiveSums, by_row: Arrays, *, need_grad: bool) -> RowLosses:
-        xp, plan = self.xp, self.plan
+        xp, spec = self.xp, self.spec
         if self._uses_odds(total, positive):
-            return self._finish_from_odds(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
+            return self._finish_from_odds(total, positive, by_row[0] if spec.weighted else None, need_grad=need_grad)
         if not isinstance(positive, PositiveSums):
             positive = one_per_row(xp, positive, None)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
-        if plan.statistics:
+        if spec.statistics:
             return self._finish_statistics(sums, row, by_row, need_grad=need_grad)
-        objective = plan.objective
-        parameters, weights = by_row[: plan.parameters], by_row[plan.parameters] if plan.weighted else None
+        objective = spec.objective
+        parameters, weights = by_row[: spec.parameters], by_row[spec.parameters] if spec.weighted else None
         counted = objective.counted(row)
         if objective.separate and positive.weight_sum is not None:
             return self._finish_separate(sums, counted, weights, need_grad=need_grad)
@@ -197,18 +197,18 @@ class Softmax(Family):
 
     def _uses_odds(self, total: ExpSum, positive: Array | PositiveSums) -> bool:
         """Whether every row is known to have positives and negatives, and finite sums."""
-        xp, objective = self.xp, self.plan.objective
+        xp, objective = self.xp, self.spec.objective
         if not isinstance(positive, PositiveSums):
             if self.facts.finite:
                 return True
             finite = xp.isfinite(positive)
             if total.top is not None:
                 finite = xp.logical_and(finite, xp.isfinite(total.top))
-            return bool(entry_at_hand(finite, all_entries))
-        of_odds = objective.of_odds is not None and not objective.separate and not self.plan.statistics
+            return bool(readable_entry(finite, all_entries))
+        of_odds = objective.of_odds is not None and not objective.separate and not self.spec.statistics
         if not of_odds or positive.weight_sum is None or total.top is not None or positive.sums.top is not None:
             return False
-        smallest = entry_at_hand(total.total * positive.sums.total, least)
+        smallest = readable_entry(total.total * positive.sums.total, least)
         return smallest is not None and smallest > 0
 
     def _finish_from_odds(
@@ -221,13 +221,13 @@ class Softmax(Family):
 
             negatives: w u' e^(g - top) / total    one positive: -w u'    several: w (s' - u') e^g / total - w s' t / n
         """
-        xp, of_odds = self.xp, self.plan.objective.of_odds
+        xp, of_odds = self.xp, self.spec.objective.of_odds
         several, spread = isinstance(positive, PositiveSums), None
         log_positive = xp.log(positive.sums.total) if several else positive
         log_negative = xp.log(total.total)
         odds = log_negative - log_positive if total.top is None else (total.top - log_positive) + log_negative
         values, slope = of_odds(odds, bounded=self.unshifted, need_grad=need_grad)
-        if several and self.plan.objective.spreads:
+        if several and self.spec.objective.spreads:
             spread = xp.astype(positive.count > 1, values.dtype)
             values = values + spread * (log_positive - positive.centred / positive.weight_sum)
         values, factor, weight_slopes = weigh(xp, values, weights, None)
@@ -251,7 +251,7 @@ class Softmax(Family):
 
             negatives: Σ_positives p e^(g - top) / total        positives: -p
         """
-        xp, objective = self.xp, self.plan.objective
+        xp, objective = self.xp, self.spec.objective
         each = each_positive(xp, sums)
         zero = xp.zeros_like(each.log_odds)
         live = xp.logical_and(each.has_positive, each.has_negative)
@@ -288,7 +288,7 @@ class Softmax(Family):
 # -------------------------------------------------------------------------------------------------------------- pairs
 
 
-class PairsPlan(NamedTuple):
+class PairsSpec(NamedTuple):
     """Terms of positives and negatives, the divisor of a mean, and the numbers of parameters and weights per row.
 
     `counts`: whether positives, and whether negatives, count as pairs. `graded`: whether weights of positives are the
@@ -320,15 +320,15 @@ class PairTerms(Family):
 
     counts_pairs = True
 
-    def __init__(self, xp: Namespace, plan: PairsPlan, facts: ScoreFacts, *, need_grad: bool) -> None:
-        super().__init__(xp, plan, facts)
+    def __init__(self, xp: Namespace, spec: PairsSpec, facts: ScoreFacts, *, need_grad: bool) -> None:
+        super().__init__(xp, spec, facts)
         self.bounded = facts.small
         self.need_grad = need_grad
-        self.n_pairs = int(plan.counts[0]) + (facts.n_negatives if plan.counts[1] else 0)  # of each row, if complete
+        self.n_pairs = int(spec.counts[0]) + (facts.n_negatives if spec.counts[1] else 0)  # of each row, if complete
 
     def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Array]:
         """Sums over a tile of negatives, and the slopes of its terms."""
-        term = self.plan.terms[1]
+        term = self.spec.terms[1]
         assert term is not None  # noqa: S101  (without, no tile is computed)
         scores = scores if self.facts.finite else exclude(scores, 0.0)
         sums, residual = self._summed(term, (scores,), by_row, lambda x: exclude(x, 0.0))
@@ -347,7 +347,7 @@ class PairTerms(Family):
         `entry_weights`: weights of the entries in the number of nonzero terms.
         """
         xp = self.xp
-        value, slopes = self._term(term, scores, tuple(x[:, None] for x in by_row[: self.plan.parameters]))
+        value, slopes = self._term(term, scores, tuple(x[:, None] for x in by_row[: self.spec.parameters]))
 
         def cleared(x: Array) -> tuple[Array, Array]:
             whole = clear(x)
@@ -355,7 +355,7 @@ class PairTerms(Family):
 
         (whole, total), *of_slopes = _once_each(cleared, (value, *slopes))
         active = None
-        if self.plan.divide_by == "active":
+        if self.spec.divide_by == "active":
             active = xp.astype(whole != 0, value.dtype)
             active = xp.sum(active if entry_weights is None else active * entry_weights, axis=1)
         to_parameters = tuple([x for _, x in of_slopes[len(scores) :]])
@@ -376,11 +376,11 @@ class PairTerms(Family):
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[PairSum, Any, None]:
         """Sums over the pairs of a masked tile, and the slopes of its terms. Scores of -inf are left out."""
         xp, first = self.xp, scores[0]
-        members = members.graded(first.dtype) if self.plan.graded else members.exclusive()
+        members = members.graded(first.dtype) if self.spec.graded else members.exclusive()
         if members.negative_weights is None:
             members.refuse_weights()
         sums, residuals = [], []
-        for term, mask, weights, count in zip(self.plan.terms, members[:2], members[2:], self.plan.counts, strict=True):
+        for term, mask, weights, count in zip(self.spec.terms, members[:2], members[2:], self.spec.counts, strict=True):
             taken = mask
             for score in scores:
                 taken = xp.logical_and(taken, score != -math.inf)
@@ -408,12 +408,12 @@ class PairTerms(Family):
     def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
         """Terms of rows with one positive each, and their slopes."""
         del present
-        xp, term = self.xp, self.plan.terms[0]
+        xp, term = self.xp, self.spec.terms[0]
         if term is None:
             zero = xp.zeros_like(scores)
             return self._no_term(zero, by_row)._replace(n_pairs=self._counted(zero, self.n_pairs)), zero
-        value, slopes = self._term(term, (scores,), by_row[: self.plan.parameters])
-        active = xp.astype(value != 0, value.dtype) if self.plan.divide_by == "active" else None
+        value, slopes = self._term(term, (scores,), by_row[: self.spec.parameters])
+        active = xp.astype(value != 0, value.dtype) if self.spec.divide_by == "active" else None
         slope, *to_parameters = slopes if self.need_grad else (None,)
         return PairSum(value, self._counted(value, self.n_pairs), active, tuple(to_parameters)), slope
 
@@ -422,8 +422,8 @@ class PairTerms(Family):
         return None if self.facts.complete else self.xp.full_like(like, number)
 
     def _no_term(self, zero: Array, by_row: Arrays) -> PairSum:
-        slopes = tuple(zero for _ in by_row[: self.plan.parameters]) if self.need_grad else ()
-        return PairSum(zero, self._counted(zero, 0), zero if self.plan.divide_by == "active" else None, slopes)
+        slopes = tuple(zero for _ in by_row[: self.spec.parameters]) if self.need_grad else ()
+        return PairSum(zero, self._counted(zero, 0), zero if self.spec.divide_by == "active" else None, slopes)
 
     def merge(self, parts: list[PairSum]) -> tuple[PairSum, list[None]]:
         total = parts[0]
@@ -436,21 +436,21 @@ class PairTerms(Family):
         return total, [None] * len(parts)
 
     def finish(self, total: PairSum, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
-        xp, plan = self.xp, self.plan
+        xp, spec = self.xp, self.spec
         slope = None
         if positive is not None:
             part, slope = positive
             total = self.merge([part, total])[0]
-        elif total.n_pairs is not None and self.facts.n_negatives and plan.counts[1]:  # no tile counts them
+        elif total.n_pairs is not None and self.facts.n_negatives and spec.counts[1]:  # no tile counts them
             total = total._replace(n_pairs=total.n_pairs + self.facts.n_negatives)
-        weights = by_row[plan.parameters] if plan.weighted else None
+        weights = by_row[spec.parameters] if spec.weighted else None
         # If all rows have pairs, all count.
         counted = None if total.n_pairs is None and self.n_pairs > 0 else self._pairs_of(total) > 0
         values, factor, weight_slopes = weigh(xp, total.value, weights, counted)
         counts: Array | None = total.n_active
-        if plan.divide_by == "pairs":
+        if spec.divide_by == "pairs":
             counts = self._pairs_of(total)
-        elif plan.divide_by == "rows":
+        elif spec.divide_by == "rows":
             counts = self._counts_of_all(values) if counted is None else xp.astype(counted, values.dtype)
         if not need_grad:
             return RowLosses(values, counts)
@@ -481,5 +481,5 @@ def _once_each(function: Callable[[Array], Any], arrays: Arrays) -> list[Any]:
     return results
 
 
-Plan = SoftmaxPlan | PairsPlan | ReweightedPlan
+FamilySpec = SoftmaxSpec | PairsSpec | ReweightedSpec
 """The objective of a sweep, as data."""

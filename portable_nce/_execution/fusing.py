@@ -111,7 +111,7 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
         import logging  # noqa: PLC0415  (takes as long to import as the package)
 
         log = logging.getLogger("portable_nce")
-        log.info("compiling %s of %s, which takes some seconds once", pure.__name__, spec.plan)
+        log.info("compiling %s of %s, which takes some seconds once", pure.__name__, spec.family)
         STEPS[key] = adapter.fused(pure(spec))
     step, like = STEPS[key], arrays[0]
     xp, device = namespace_of(like), device_of(like)

@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._core.checks import is_at_hand
+from .._core.checks import is_readable
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from .channels import Channel
-from .families import Plan
+from .families import FamilySpec
 from .row_losses import divided
 from .sets import Sets
 from .tiling import Sizes, Tiling
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    plan : Plan
+    family : FamilySpec
         The objective, as data.
     sets : Diagonals, SortedClasses or PairRule
         Positions of positives and negatives.
@@ -93,7 +93,7 @@ class Layout(NamedTuple):
         Whether steps are compiled, if gradients are needed.
     """
 
-    plan: Plan
+    family: FamilySpec
     sets: Sets
     sizes: Sizes | Tiling
     channels: tuple[Channel, ...] = ()
@@ -117,7 +117,7 @@ class Layout(NamedTuple):
         """
         if self.unit or self.bound < math.inf:
             return True
-        return not self.channels[0].given and adapter_of(rows).mode == "eager" and not is_at_hand(rows)
+        return not self.channels[0].given and adapter_of(rows).mode == "eager" and not is_readable(rows)
 
 
 def reduced(xp: Namespace, layout: Layout, result: SweepResult) -> SweepResult:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._core.autodiff import no_gradient, stop_gradient
-from .._core.checks import all_entries, entry_at_hand, is_half
+from .._core.checks import all_entries, is_half, readable_entry
 from .._core.namespace import device_of, namespace_of
 from .._core.numerics import LARGEST_SQUARE, continued, upcast
 from .._core.protocol import Array, Namespace
@@ -189,7 +189,7 @@ def all_count(matrix: ScoreMatrix, weights: Array | None, *, both_ways: bool) ->
     both_ways = both_ways or _is_square(matrix)
     if are_paired(matrix.pairing, matrix.mask, both_ways=both_ways):
         as_columns = both_ways and matrix.pairing.positives.known
-        if weights is None or as_columns or entry_at_hand(weights != 0, all_entries):
+        if weights is None or as_columns or readable_entry(weights != 0, all_entries):
             return True
     return _are_finite(matrix)
 
@@ -215,7 +215,7 @@ def _are_finite(matrix: ScoreMatrix) -> bool:
 
 def _is_small(x: Array) -> bool:
     """Whether the squares of all rows are known to be finite, and far from overflow."""
-    square = entry_at_hand(x, _largest_of_squares)
+    square = readable_entry(x, _largest_of_squares)
     return square is not None and (square <= LARGEST_SQUARE or square <= _most(namespace_of(x), x))
 
 

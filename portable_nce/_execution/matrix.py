@@ -28,7 +28,7 @@ from ..objectives.base import Objective
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
-from .families import PairsPlan, Plan, SoftmaxPlan
+from .families import FamilySpec, PairsSpec, SoftmaxSpec
 from .fusing import is_fusible
 from .inputs import Arrays, Inputs, number_of_varying
 from .layouts import Layout
@@ -220,29 +220,29 @@ class ScoreMatrix(NamedTuple):
 
     # Choice of the sweep.
 
-    def prepared(self, plan: Plan, by_row: Arrays, **options: Any) -> Prepared:
+    def prepared(self, family: FamilySpec, by_row: Arrays, **options: Any) -> Prepared:
         """One-sided sweep over this matrix, by products if possible."""
-        if self.sharpness is not None and isinstance(plan, SoftmaxPlan):
-            plan, by_row = plan._replace(sharpened=True), (self.sharpness, *by_row)
-        result = self.on_diagonal(plan, by_row, options) or self.by_products(plan, by_row, options)
-        return self.by_rule(plan, by_row, options) if result is None else result
+        if self.sharpness is not None and isinstance(family, SoftmaxSpec):
+            family, by_row = family._replace(sharpened=True), (self.sharpness, *by_row)
+        result = self.on_diagonal(family, by_row, options) or self.by_products(family, by_row, options)
+        return self.by_rule(family, by_row, options) if result is None else result
 
-    def on_diagonal(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
+    def on_diagonal(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """Sweep over computed scores with positives on the diagonal and no mask; None for other matrices."""
         if not (self.pairing.is_diagonal and self.mask is None and self.shard is None) or self.lacks_columns:
             return None
-        if not (len(self.columns) == 0 and isinstance(plan, SoftmaxPlan) and is_positive(self.shape[1] - 1)):
+        if not (len(self.columns) == 0 and isinstance(family, SoftmaxSpec) and is_positive(self.shape[1] - 1)):
             return None
         inputs = Inputs(self.rows, by_row=by_row)
-        return self._sweep_of(Layout(plan, Diagonals(), self._sizes(masked), **options), inputs, _KNOWN)
+        return self._sweep_of(Layout(family, Diagonals(), self._sizes(masked), **options), inputs, _KNOWN)
 
-    def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
-        """Sweep over inner products without masks; None if plan, similarity or pairing does not allow it."""
-        if self._obstacle(plan) is not None:
+    def by_products(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
+        """Sweep over inner products without masks; None if objective, similarity or pairing does not allow it."""
+        if self._obstacle(family) is not None:
             return None
         positives, n_rows = self.pairing.positives, self.rows[0].shape[0]
         if isinstance(positives, (SameLabel, SameId)):
-            by_classes = self._by_classes(positives, plan, by_row, options)
+            by_classes = self._by_classes(positives, family, by_row, options)
             if by_classes is not None or isinstance(positives, SameLabel):
                 return by_classes
         present, valid = self.pairing.flags(n_rows)
@@ -259,7 +259,7 @@ class ScoreMatrix(NamedTuple):
             return None
         inputs = inputs._replace(added=tuple([absence(x, inputs.columns[0]) for x in valid]))
         sizes = self._sizes(one_sided, far=on_accelerator(self.rows[0]))
-        return self._sweep_of(Layout(plan, diagonals, sizes, **options), inputs, _KNOWN)
+        return self._sweep_of(Layout(family, diagonals, sizes, **options), inputs, _KNOWN)
 
     def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
         return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
@@ -293,7 +293,7 @@ class ScoreMatrix(NamedTuple):
             layout = layout._replace(channels=channels)
         return layout._replace(embedded=True, scale=number, half=self.half), inputs
 
-    def _obstacle(self, plan: Plan) -> str | None:
+    def _obstacle(self, family: FamilySpec) -> str | None:
         """Why a sweep over inner products without masks is impossible; None if it is possible."""
         pairing, positives = self.pairing, self.pairing.positives
         obstacles = {
@@ -303,12 +303,12 @@ class ScoreMatrix(NamedTuple):
             "the similarity is no inner product": not self.similarity.inner_product,
             "there are fewer columns than rows": self.lacks_columns,
         }
-        if isinstance(plan, PairsPlan):
+        if isinstance(family, PairsSpec):
             obstacles |= {
-                "negatives add nothing": plan.terms[1] is None,
+                "negatives add nothing": family.terms[1] is None,
                 "the number of negatives of a row is not known": len(pairing.columns) > 0,  # ids as well
                 "a row has several positives in a sum over pairs": positives.views > 1 and not pairing.one_per_row,
-                "the mean is over pairs": isinstance(positives, NoPositives) and plan.divide_by != "rows",
+                "the mean is over pairs": isinstance(positives, NoPositives) and family.divide_by != "rows",
                 "a row may have no positive": isinstance(positives, ByIndex) and not self.indices_checked,
             }
         else:
@@ -328,7 +328,7 @@ class ScoreMatrix(NamedTuple):
         return {"targets": (index,), "present": () if present is None else (present,)}
 
     def _by_classes(
-        self, positives: SameLabel | SameId, plan: Plan, by_row: Arrays, options: dict[str, Any]
+        self, positives: SameLabel | SameId, family: FamilySpec, by_row: Arrays, options: dict[str, Any]
     ) -> Prepared | None:
         """Sweep over rows and columns sorted by label; None if labels cannot be read or classes are too large.
 
@@ -373,18 +373,18 @@ class ScoreMatrix(NamedTuple):
             row_labels=(sorted_labels,),
             column_labels=(sorted_column_labels,),
         )
-        layout = Layout(plan, SortedClasses(own, ids), Tiling(blocks, tiles), **options)
+        layout = Layout(family, SortedClasses(own, ids), Tiling(blocks, tiles), **options)
         prepared = self._sweep_of(layout, inputs, "labels are sorted: positives of a block are in one tile")
         return prepared._replace(order=order, inverse=xp.argsort(order, stable=True))
 
-    def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
+    def by_rule(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
         """Sweep with masks, for any similarity; pairs come from the pairing's rule and the mask."""
         sets, inputs = self.pair_rule(*others)
         sizes = self._sizes(masked, far=on_accelerator(self.rows[0]), **self.channel.held(self.rows, self.columns))
-        reason = self._obstacle(plan) or "no row has a negative"
-        if self.pairing.positives.has_labels and self._obstacle(plan) is None:
+        reason = self._obstacle(family) or "no row has a negative"
+        if self.pairing.positives.has_labels and self._obstacle(family) is None:
             reason = "labels are not sorted: the matrix is small, classes are large or values cannot be read"
-        layout = Layout(plan, sets, sizes, **options)
+        layout = Layout(family, sets, sizes, **options)
         return self._sweep_of(layout, inputs._replace(by_row=by_row), reason, *others)
 
     def pair_rule(self, *others: ScoreMatrix) -> tuple[PairRule, Inputs]:
@@ -403,7 +403,7 @@ class ScoreMatrix(NamedTuple):
         shape = None if self.shard is None else self.shard.shape
         return PairRule(self.pairing.rule, self.pairing.one_per_row, shape), inputs
 
-    def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
+    def two_sided(self, family: SoftmaxSpec, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """Two-sided sweep over this matrix, or None if rows and columns cannot share tiles."""
         n_rows, n_columns = self.shape
         if self.sharpness is not None:
@@ -423,7 +423,7 @@ class ScoreMatrix(NamedTuple):
         shared = self.shards is not None
         sizes = self._sizes(two_sided, far=on_accelerator(self.rows[0]), symmetric=not symmetric, shared=shared)
         diagonals = diagonals_of(self.pairing.positives, n_rows, self.n_own_columns)
-        layout = Layout(plan, diagonals, sizes, mean=mean, shards=self.shards, self_contrast=not symmetric)
+        layout = Layout(family, diagonals, sizes, mean=mean, shards=self.shards, self_contrast=not symmetric)
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
         return self._sweep_of(layout, inputs, reason)._replace(function=square_sweep)
@@ -431,13 +431,13 @@ class ScoreMatrix(NamedTuple):
     # Row losses and statistics.
 
     def row_losses(
-        self, plan: Plan, parameters: Arrays = (), *, other: ScoreMatrix | None = None
+        self, family: FamilySpec, parameters: Arrays = (), *, other: ScoreMatrix | None = None
     ) -> tuple[Array, Array]:
         """Row losses and their counts; with `other`, terms take the scores of a pair in both matrices."""
         matrix = self.with_operands()
         if other is None:
-            return in_two_passes(matrix.prepared(plan, parameters, values=True))
-        prepared = matrix.by_rule(plan, parameters, {"values": True}, other.with_operands())
+            return in_two_passes(matrix.prepared(family, parameters, values=True))
+        prepared = matrix.by_rule(family, parameters, {"values": True}, other.with_operands())
         return in_two_passes(prepared._replace(reason="two score matrices are compared"))
 
     def statistics(self, *, same_scores: bool = False) -> Statistics:
@@ -446,13 +446,13 @@ class ScoreMatrix(NamedTuple):
         `same_scores` uses a sweep by a rule. A caller that subtracts the statistics from scores of such a sweep needs
         it: a sweep by products rounds differently, and large scores would not cancel.
         """
-        plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
+        family = SoftmaxSpec(_NO_OBJECTIVE, statistics=True)
         matrix = self.with_operands()
         if same_scores:
-            prepared = matrix.by_rule(plan, (), {"values": True})
+            prepared = matrix.by_rule(family, (), {"values": True})
             prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
         else:
-            prepared = matrix.prepared(plan, (), values=True)
+            prepared = matrix.prepared(family, (), values=True)
         values, _ = in_two_passes(prepared)
         return Statistics.unstacked(values)
 
@@ -526,11 +526,11 @@ def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Ar
     For statistics, the cotangents of each statistic serve as the slopes of an objective.
     """
     del outputs
-    plan, inputs = layout.plan, Inputs.of(layout.counts, arrays)
-    if isinstance(plan, SoftmaxPlan) and plan.statistics:
+    family, inputs = layout.family, Inputs.of(layout.counts, arrays)
+    if isinstance(family, SoftmaxSpec) and family.statistics:
         weights = Statistics.slopes_of(cotangents[0])
     else:
-        weights, layout = (cotangents[0],), layout._replace(plan=plan._replace(weighted=True))
+        weights, layout = (cotangents[0],), layout._replace(family=family._replace(weighted=True))
     weighted = inputs._replace(by_row=(*inputs.by_row, *weights))
     static, all_arrays = layout._replace(counts=weighted.counts), weighted.flat
     gradients = replayed(sweep, static, all_arrays)(static, *all_arrays, need_grad=True)[2:]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import entries_at_hand, largest, least
+from .._core.checks import largest, least, readable_entries
 from .._core.namespace import namespace_of
 from .._core.numerics import clipped
 from .._core.protocol import Array, Namespace
@@ -226,7 +226,7 @@ def cleared(tile: Array) -> Array:
 
 def scaling_of(coefficient: Array, *, bounded: bool) -> Scaling:
     """The scaling for coefficients, if their values are available. Only `bounded` operands allow a unit."""
-    low, high = entries_at_hand(coefficient, least, largest)
+    low, high = readable_entries(coefficient, least, largest)
     if low is None or high is None:
         return Scaling()
     unit = math.sqrt(float(namespace_of(coefficient).finfo(coefficient.dtype).smallest_normal))

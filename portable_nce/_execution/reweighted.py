@@ -19,7 +19,7 @@ _LEAST = -80.0
 """Lower limit of w in ``e^-w``, which would overflow. Below it, all negatives count as false, unless τ⁺ is 0."""
 
 
-class ReweightedPlan(NamedTuple):
+class ReweightedSpec(NamedTuple):
     """The hard-negative objective. The first array `by_row` is the lower limit of the scores, f."""
 
     beta: float
@@ -40,8 +40,8 @@ class HardSums(NamedTuple):
 class Reweighted(Family):
     """Sums of the exponentials of negatives, with and without importance weights."""
 
-    def __init__(self, xp: Namespace, plan: ReweightedPlan, facts: ScoreFacts) -> None:
-        super().__init__(xp, plan, facts)
+    def __init__(self, xp: Namespace, spec: ReweightedSpec, facts: ScoreFacts) -> None:
+        super().__init__(xp, spec, facts)
         self.unshifted = facts.small
         self.n_negatives = facts.n_negatives if facts.complete else None
 
@@ -55,7 +55,7 @@ class Reweighted(Family):
         return self._summed(scores, bounded=self.unshifted)
 
     def _summed(self, scores: Array, *, bounded: bool) -> tuple[HardSums, tuple[Array, Array | None]]:
-        xp, beta, total_of = self.xp, self.plan.beta, adapter_of(scores).sum_along
+        xp, beta, total_of = self.xp, self.spec.beta, adapter_of(scores).sum_along
         count = xp.zeros_like(scores[:, 0])  # a known number is set in `finish`
         if self.n_negatives is None:
             count = xp.sum(xp.astype(scores != -math.inf, scores.dtype), axis=1)
@@ -87,7 +87,7 @@ class Reweighted(Family):
     def merge(self, parts: list[HardSums]) -> tuple[HardSums, list[tuple[Array, ...] | None]]:
         if len(parts) == 1:
             return parts[0], [None]
-        xp, beta = self.xp, self.plan.beta
+        xp, beta = self.xp, self.spec.beta
         top = parts[0].top
         for part in parts[1:]:
             top = xp.where(part.top > top, part.top, top)
@@ -111,7 +111,7 @@ class Reweighted(Family):
 
         The first branch has the derivative ``1 / (1 - q)`` by w; the second depends on g⁺ alone.
         """
-        xp, (beta, tau_plus) = self.xp, self.plan[:2]
+        xp, (beta, tau_plus) = self.xp, self.spec[:2]
         if self.n_negatives is not None:
             total = total._replace(count=xp.zeros_like(total.count) + self.n_negatives)  # maybe symbolic
         one, zero = xp.ones_like(total.count), xp.zeros_like(total.count)
@@ -134,7 +134,7 @@ class Reweighted(Family):
         v = xp.where(above, xp.where(above, first, zero), least)
         live = xp.logical_and(both, v != -math.inf)
         value, slope = softplus_and_sigmoid(xp, xp.where(live, v, zero))
-        weights = by_row[1] if self.plan.weighted else None
+        weights = by_row[1] if self.spec.weighted else None
         values, factor, weight_slopes = weigh(xp, xp.where(live, value, zero), weights, row.has_positive)
         counts = xp.astype(row.has_positive, values.dtype)
         if not need_grad:
@@ -149,7 +149,7 @@ class Reweighted(Family):
 
     def _log_rest(self, one: Array) -> Array:
         """``log(1 - τ⁺)`` in the precision of the arrays, which may exceed the precision of a Python float."""
-        tau_plus = self.plan.tau_plus  # 1 - τ⁺ is exact from 1 / 2 on
+        tau_plus = self.spec.tau_plus  # 1 - τ⁺ is exact from 1 / 2 on
         xp, half = self.xp, 0.5
         return xp.log(one * (1.0 - tau_plus)) if tau_plus >= half else xp.log1p(one * -tau_plus)
 

@@ -87,9 +87,9 @@ class Family(ABC):
     counts_pairs = False
     unshifted = True
 
-    def __init__(self, xp: Namespace, plan: Any, facts: ScoreFacts) -> None:
+    def __init__(self, xp: Namespace, spec: Any, facts: ScoreFacts) -> None:
         self.xp = xp
-        self.plan = plan
+        self.spec = spec
         self.facts = facts
 
     @abstractmethod

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .._core.checks import is_at_hand
+from .._core.checks import is_readable
 from .._core.logsumexp import ExpSum
 from .._core.namespace import namespace_of
 from .._core.numerics import largest_entry
@@ -24,7 +24,7 @@ from ..pairings import Members
 from . import products as p
 from . import sets as s
 from .channels import Channel
-from .families import PairsPlan, Plan, SoftmaxPlan, are_small, divisor_of, family_of, split_sharpness
+from .families import FamilySpec, PairsSpec, SoftmaxSpec, are_small, divisor_of, family_of, split_sharpness
 from .fusing import fused
 from .inputs import Arrays, Inputs
 from .layouts import Gradients, Layout, NeedGrad, SweepResult
@@ -45,7 +45,7 @@ class StepSpec(NamedTuple):
 
     Attributes
     ----------
-    plan : Plan
+    family : FamilySpec
         The objective.
     sets : Diagonals, SortedClasses or PairRule
         Positions of positives and negatives, without their numbers.
@@ -72,7 +72,7 @@ class StepSpec(NamedTuple):
         Whether cotangents far below 1 are scaled, and whether by a unit.
     """
 
-    plan: Plan
+    family: FamilySpec
     sets: s.Sets
     channels: tuple[Channel, ...]
     need_grad: NeedGrad
@@ -154,15 +154,15 @@ class Step:
                 diagonals = spec.sets.with_numbers(numbers)
                 self.sets = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
                 negatives = n_columns - (spec.excluded or 0)
-        divisor = divisor_of(spec.plan, n_rows, negatives) if spec.averaged else None
+        divisor = divisor_of(spec.family, n_rows, negatives) if spec.averaged else None
         facts = spec.facts._replace(n_negatives=negatives, divisor=divisor)
-        self.family: Family = family_of(self.xp, spec.plan, facts, need_grad=spec.need_grad.gradients)
+        self.family: Family = family_of(self.xp, spec.family, facts, need_grad=spec.need_grad.gradients)
 
     def __call__(self, carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         """Carry with the cotangents of the columns added, and losses, counts and cotangents of a block."""
         family, need_grad = self.family, self.spec.need_grad.gradients
         block = Inputs.of(self.spec.counts, arrays)
-        sharpness, by_row = split_sharpness(self.spec.plan, block.by_row)
+        sharpness, by_row = split_sharpness(self.spec.family, block.by_row)
         rows = self.source.block_operands(block, sharpness)
         tiles, positives = [], None
         for k in range(len(self.source.tiles)):
@@ -279,10 +279,10 @@ class _OneSided:
         self.inputs = inputs
         facts = self._facts()
         # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
-        unshifted = facts.small or isinstance(layout.plan, PairsPlan)
-        scaled = not (unshifted or given) and is_at_hand(first) and self.adapter.is_plain(inputs.flat)
+        unshifted = facts.small or isinstance(layout.family, PairsSpec)
+        scaled = not (unshifted or given) and is_readable(first) and self.adapter.is_plain(inputs.flat)
         positives_in_tile = False
-        if self.diagonals is not None and isinstance(layout.plan, SoftmaxPlan):
+        if self.diagonals is not None and isinstance(layout.family, SoftmaxSpec):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
             whole = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
             whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
@@ -290,7 +290,7 @@ class _OneSided:
             positives_in_tile = given or (whole and not (scaled or of_halves))
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
         self.spec = StepSpec(
-            layout.plan,
+            layout.family,
             sets,
             layout.channels,
             need_grad,
@@ -311,24 +311,24 @@ class _OneSided:
 
     def _bound(self) -> float:
         """Largest magnitude of the scores, with sharpness or pairwise parameters included; infinity if unknown."""
-        plan, bound, by_row = self.layout.plan, self.layout.bound, self.inputs.by_row
+        family, bound, by_row = self.layout.family, self.layout.bound, self.inputs.by_row
         if bound == math.inf:
             return bound
-        sharpness, _ = split_sharpness(plan, by_row)
+        sharpness, _ = split_sharpness(family, by_row)
         if sharpness is not None:
             largest = largest_entry(sharpness)
             bound = math.inf if largest is None else bound * largest
-        for parameter in by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ():
+        for parameter in by_row[: family.parameters] if isinstance(family, PairsSpec) else ():
             largest = largest_entry(parameter)
             bound += math.inf if largest is None else largest
         return bound
 
     def _facts(self) -> ScoreFacts:
         """Facts about the scores that the family uses, without numbers of rows and columns."""
-        layout, plan, inputs = self.layout, self.layout.plan, self.inputs
-        small = are_small(plan, self._bound())
+        layout, family, inputs = self.layout, self.layout.family, self.inputs
+        small = are_small(family, self._bound())
         if isinstance(layout.sets, s.PairRule):
-            of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
+            of_sums = isinstance(family, SoftmaxSpec) and not family.statistics
             return ScoreFacts(small and of_sums, single=layout.sets.single)
         finite = layout.finite(inputs.rows[0])
         complete = len(inputs.added) + len(inputs.present) + len(inputs.row_labels) == 0

@@ -25,7 +25,7 @@ class TripleSums(NamedTuple):
     active: Array
 
 
-class _TriplesPlan(NamedTuple):
+class _TriplesSpec(NamedTuple):
     soft: bool
     block: int | Bounds
 
@@ -45,8 +45,8 @@ def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array
         nothing = namespace_of(scores).sum(scores, axis=1)
         return TripleSums(nothing, stop_gradient(nothing), stop_gradient(nothing))
     adapter = adapter_of(scores)
-    plan = _TriplesPlan(soft, triples(*scores.shape, mode=adapter.mode))
-    total, number, active = adapter.custom_vjp(_forward, _backward)(plan, scores, margin, positives, negatives)
+    spec = _TriplesSpec(soft, triples(*scores.shape, mode=adapter.mode))
+    total, number, active = adapter.custom_vjp(_forward, _backward)(spec, scores, margin, positives, negatives)
     return TripleSums(total, stop_gradient(number), stop_gradient(active))
 
 
@@ -61,22 +61,22 @@ def _of_block(xp: Namespace, scores: Array, margin: Array, negatives: Array, blo
     return xp.where(members, differences, xp.zeros_like(differences)), members
 
 
-def _forward(plan: _TriplesPlan, scores: Array, margin: Array, positives: Array, negatives: Array) -> Arrays:
+def _forward(spec: _TriplesSpec, scores: Array, margin: Array, positives: Array, negatives: Array) -> Arrays:
     xp = namespace_of(scores)
 
     def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
         differences, members = _of_block(xp, scores, margin, negatives, block)
-        losses = xp.where(members, excess(xp, differences, soft=plan.soft), xp.zeros_like(differences))
+        losses = xp.where(members, excess(xp, differences, soft=spec.soft), xp.zeros_like(differences))
         counts = (xp.astype(x, scores.dtype) for x in (members, losses != 0))
         return tuple(a + xp.sum(x, axis=(0, 2)) for a, x in zip(carry, (losses, *counts), strict=True)), ()
 
     zero = zeros(xp, scores.shape[:1], scores)
     columns = (xp.matrix_transpose(scores), xp.matrix_transpose(positives))
-    carry, _ = adapter_of(scores).scan(step, (zero,) * 3, columns, plan.block)
+    carry, _ = adapter_of(scores).scan(step, (zero,) * 3, columns, spec.block)
     return carry
 
 
-def _backward(plan: _TriplesPlan, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+def _backward(spec: _TriplesSpec, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
     del outputs
     arrays, cotangents = lift_to_tape(arrays, cotangents)
     scores, margin, positives, negatives = arrays
@@ -85,12 +85,12 @@ def _backward(plan: _TriplesPlan, arrays: Arrays, outputs: Arrays, cotangents: A
 
     def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
         differences, members = _of_block(xp, scores, margin, negatives, block)
-        slopes = sigmoid(xp, differences) if plan.soft else relu_slope(xp, differences)
+        slopes = sigmoid(xp, differences) if spec.soft else relu_slope(xp, differences)
         pull = xp.where(members, slopes * factor, xp.zeros_like(differences))
         to_margin = xp.sum(xp.reshape(pull, (-1,)), axis=0, keepdims=True)
         return (carry[0] + xp.sum(pull, axis=0), carry[1] + to_margin), (-xp.sum(pull, axis=2),)
 
     init = (xp.zeros_like(scores), zeros(xp, (1,), scores))
     columns = (xp.matrix_transpose(scores), xp.matrix_transpose(positives))
-    (to_negatives, to_margin), (to_positives,) = adapter_of(scores).scan(step, init, columns, plan.block)
+    (to_negatives, to_margin), (to_positives,) = adapter_of(scores).scan(step, init, columns, spec.block)
     return to_negatives + xp.matrix_transpose(to_positives), xp.reshape(to_margin, margin.shape)

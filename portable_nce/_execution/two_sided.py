@@ -18,7 +18,7 @@ from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from . import products as p
 from . import sets as s
-from .families import Softmax, SoftmaxPlan, are_small
+from .families import Softmax, SoftmaxSpec, are_small
 from .fusing import fused
 from .inputs import Arrays, Inputs
 from .layouts import Gradients, Layout, NeedGrad, SweepResult
@@ -35,7 +35,7 @@ Both = tuple[Array, Array | None]
 
 @takes_embeddings
 def square_sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
-    """A two-sided sweep over a square matrix of inner products; its plan is of the softmax family.
+    """A two-sided sweep over a square matrix of inner products, for objectives of the softmax family.
 
     With `self_contrast` the scores are symmetric: rows and columns have equal sums, tiles above the diagonal serve
     both, and tiles on the diagonal hold each pair in both orders. Otherwise the loss is the mean of both directions.
@@ -90,7 +90,7 @@ class TileSpec(NamedTuple):
 
     Attributes
     ----------
-    plan : SoftmaxPlan
+    family : SoftmaxSpec
         The objective.
     diagonals : Diagonals
         Positions of the positives, without their numbers.
@@ -106,7 +106,7 @@ class TileSpec(NamedTuple):
         Whether subnormal cotangents of scores are replaced by 0.
     """
 
-    plan: SoftmaxPlan
+    family: SoftmaxSpec
     diagonals: s.Diagonals
     facts: ScoreFacts
     need_grad: tuple[bool, bool]
@@ -125,7 +125,7 @@ class TilePasses:
         """Set up the family and the sets; `like` is an array of the rows."""
         self.spec, self.n_columns, self.xp = spec, numbers.shape[1], namespace_of(like)
         self.diagonals = spec.diagonals.with_numbers(numbers)
-        self.family = Softmax(self.xp, spec.plan, spec.facts)
+        self.family = Softmax(self.xp, spec.family, spec.facts)
 
     def sums(
         self,
@@ -220,17 +220,19 @@ class _Square:
         bound = self._agreed(layout, layout.bound)
         finite = layout.finite(self.rows) or bound < math.inf
         self.layout = layout
-        assert isinstance(layout.plan, SoftmaxPlan)  # noqa: S101  (two-sided plans are)
-        facts = ScoreFacts(are_small(layout.plan, bound), finite, complete=True)
+        assert isinstance(layout.family, SoftmaxSpec)  # noqa: S101  (those of two-sided sweeps are)
+        facts = ScoreFacts(are_small(layout.family, bound), finite, complete=True)
         # Losses are means over rows, whose number the passes over tiles do not need.
-        self.family = Softmax(self.xp, layout.plan, facts._replace(divisor=self.n if layout.mean and finite else None))
+        self.family = Softmax(
+            self.xp, layout.family, facts._replace(divisor=self.n if layout.mean and finite else None)
+        )
         self.blocks, self.bounds = self.tiles_of.blocks, self.tiles_of.bounds
         columns = p.Operand(*inputs.columns)
         self.tiles = p.operand_pieces(p.with_weights(columns) if self.to_rows else columns, self.bounds)
         self.keep = self.tiles_of.keep and self.need_grad
         diagonals, self.numbers = s.without_numbers(layout.sets, (self.n, n_columns))
         self.spec = TileSpec(
-            layout.plan,
+            layout.family,
             diagonals,  # type: ignore[arg-type]
             facts,
             (self.to_rows, self.to_columns),

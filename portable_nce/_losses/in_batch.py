@@ -34,8 +34,8 @@ from .._core.checks import (
     check_scalar,
     check_shape,
     check_width,
-    entry_at_hand,
     largest,
+    readable_entry,
     row_weights,
     scalar,
     shape_of,
@@ -816,7 +816,7 @@ def at_most(value: Any, limit: float) -> Any:
     xp, (value,) = common_namespace(logit_scale=value)
     check_floating(xp, logit_scale=value)
     check_library("logit_scale", value)
-    most = entry_at_hand(value, largest) if math.prod(value.shape) == 1 else None
+    most = readable_entry(value, largest) if math.prod(value.shape) == 1 else None
     if most is not None and (most <= limit or most == math.inf):
         return value  # an infinite scale is rejected later: its gradient by a logarithm would be 0 times infinity
     return adapter_of(value).custom_vjp(_clamp, _pull_clamp, exact=False)(limit, value)[0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from portable_nce._core.checks import entries_at_hand, entry_at_hand, largest, least
+from portable_nce._core.checks import largest, least, readable_entries, readable_entry
 from portable_nce._core.namespace import namespace_of
 from portable_nce._core.programs import LARGE, traced
 from portable_nce._core.registry import adapter_of
@@ -35,7 +35,7 @@ def softmax(scale: Any, bound: float, x: Any, y: Any) -> tuple[Any, ...]:
         if not bound <= 30.0:
             scores -= xp.max(scores, axis=1)[:, None]
         exps = adapter.exp_in_place(scores, bounded=False)
-        low, high = entries_at_hand(exps, least, largest)
+        low, high = readable_entries(exps, least, largest)
         if low is not None and high is not None and low > 0.1 and abs(high) < 2.0:
             exps = exps * 2.0
         return carry, (adapter.sum_along(exps, 1), -exps)
@@ -91,7 +91,7 @@ def test_a_program_does_not_serve_where_nothing_can_be_read(monkeypatch: pytest.
     answer: Any = lambda self, x: read(self, x) if readable[0] else None  # noqa: E731
     monkeypatch.setattr(type(adapter_of(np.ones(1))), "concrete_value", answer)
     x = np.ones(3)
-    program, _ = traced(lambda x: (x if (entry_at_hand(x, least) or 0.0) > 0.0 else -x,), (), (x,))
+    program, _ = traced(lambda x: (x if (readable_entry(x, least) or 0.0) > 0.0 else -x,), (), (x,))
     assert program is not None
     assert program(x) is not None
     readable[0] = False
@@ -123,7 +123,7 @@ def one_by_one(x: Any) -> Any:
 
 
 def as_integer(x: Any) -> Any:
-    return x * math.sqrt(entry_at_hand(x, largest) or 0.0)
+    return x * math.sqrt(readable_entry(x, largest) or 0.0)
 
 
 @pytest.mark.parametrize("function", [by_truth, by_number, of_another, in_blocks, by_verb, one_by_one, as_integer])

@@ -10,12 +10,12 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce import pairings
-from portable_nce._execution.families import PairsPlan, PairTerms, Softmax, SoftmaxPlan
+from portable_nce._execution.families import PairsSpec, PairTerms, Softmax, SoftmaxSpec
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.layouts import NeedGrad
 from portable_nce._execution.matrix import ScoreMatrix, matrix_of_scores
 from portable_nce._execution.operands import SourceDtypes, operands_of
-from portable_nce._execution.reweighted import Reweighted, ReweightedPlan
+from portable_nce._execution.reweighted import Reweighted, ReweightedSpec
 from portable_nce._execution.row_losses import ScoreFacts
 from portable_nce._execution.scores import Channels, GivenScores, Products
 from portable_nce._execution.sweep import _OneSided
@@ -24,7 +24,7 @@ from portable_nce.objectives import Term
 from portable_nce.pairings import Members
 
 N, K, D = 5, 7, 3
-PLAN = SoftmaxPlan(pnce.objectives.info_nce())
+PLAN = SoftmaxSpec(pnce.objectives.info_nce())
 ALL = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
 
 
@@ -154,9 +154,9 @@ TERMS = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: s**3))
 FAMILIES: dict[str, Any] = {
     "softmax": lambda: Softmax(np, PLAN, ScoreFacts()),
     "softmax without a shift": lambda: Softmax(np, PLAN, ScoreFacts(small=True)),
-    "pairs": lambda: PairTerms(np, PairsPlan(TERMS, "pairs"), ScoreFacts(), need_grad=True),
-    "reweighted": lambda: Reweighted(np, ReweightedPlan(1.0, 0.1), ScoreFacts()),
-    "reweighted by hardness": lambda: Reweighted(np, ReweightedPlan(0.5, 0.1), ScoreFacts()),
+    "pairs": lambda: PairTerms(np, PairsSpec(TERMS, "pairs"), ScoreFacts(), need_grad=True),
+    "reweighted": lambda: Reweighted(np, ReweightedSpec(1.0, 0.1), ScoreFacts()),
+    "reweighted by hardness": lambda: Reweighted(np, ReweightedSpec(0.5, 0.1), ScoreFacts()),
 }
 
 

@@ -21,7 +21,7 @@ from portable_nce._core.reduction import Reduction
 from portable_nce._execution import matrix, products, search, sets, tiling
 from portable_nce._execution.channels import channel_of
 from portable_nce._execution.evaluate import evaluate
-from portable_nce._execution.families import PairsPlan, PairTerms, Softmax, SoftmaxPlan
+from portable_nce._execution.families import PairsSpec, PairTerms, Softmax, SoftmaxSpec
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.layouts import Layout
 from portable_nce._execution.matrix import ScoreMatrix, Shard
@@ -42,7 +42,7 @@ from catalogue import losses
 pytestmark = pytest.mark.usefixtures("jax_x64")
 
 RNG = np.random.default_rng(7)
-PLAN = SoftmaxPlan(pnce.objectives.info_nce())
+PLAN = SoftmaxSpec(pnce.objectives.info_nce())
 
 
 # ------------------------------------------------------------------------------------------------------------- tiling
@@ -284,7 +284,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
         return formula(np.log(np.sum(np.exp(moved[:, :6]), axis=1)), moved[:, 6])
 
     facts = ScoreFacts(unshifted, finite, complete=True)
-    family = Softmax(np, SoftmaxPlan(objective), facts)
+    family = Softmax(np, SoftmaxSpec(objective), facts)
     values, cotangents = finished(family, scores[:, :6], scores[:, 6], bounds)
     np.testing.assert_allclose(values, expected(scores), rtol=1e-12)
     for column, step in enumerate(1e-6 * np.eye(7)):
@@ -297,7 +297,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
 def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: list[tuple[int, int]]) -> None:
     terms = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: np.maximum(s, 0.0) ** 3))
     scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
-    family = PairTerms(np, PairsPlan(terms, divide_by), ScoreFacts(n_negatives=6), need_grad=True)
+    family = PairTerms(np, PairsSpec(terms, divide_by), ScoreFacts(n_negatives=6), need_grad=True)
     values, cotangents = finished(family, scores, own, bounds)
     positive = np.maximum(scores, 0.0)
     np.testing.assert_allclose(values, own**2 + np.sum(positive**3, axis=1), rtol=1e-12)

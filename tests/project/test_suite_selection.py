@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import portable_nce
-from portable_nce._core.checks import is_at_hand
+from portable_nce._core.checks import is_readable
 from portable_nce._core.registry import adapter_of
 from portable_nce._execution import plans
 from portable_nce.testing import CASES, suite
@@ -74,11 +74,11 @@ def test_a_short_run_has_every_form_of_call_where_nothing_can_be_read() -> None:
 def test_a_blind_variant_reads_no_entry(name: str) -> None:
     variant = started(name)
     x = variant.floats([[1.0, 2.0]])
-    assert is_at_hand(x)
+    assert is_readable(x)
     plans.PLANS[name] = None  # type: ignore[assignment]
     try:
         with variant.active():
-            assert not is_at_hand(x)
+            assert not is_readable(x)
             assert adapter_of(x).concrete_value(x[0, 0]) is None
             assert adapter_of(x).concrete_values(x[0]) is None
             assert adapter_of(x).has_half_products(x) == variant.half_products
@@ -86,7 +86,7 @@ def test_a_blind_variant_reads_no_entry(name: str) -> None:
             for module in CHOOSE_BY_DEVICE:
                 assert importlib.import_module(f"portable_nce.{module}").on_accelerator(x)
         assert name in plans.PLANS
-        assert is_at_hand(x)
+        assert is_readable(x)
         assert not adapter_of(x).has_half_products(x)
     finally:
         del plans.PLANS[name]
