@@ -7,30 +7,32 @@ yourlib/_vendor/array_api_compat, the only dependency. Then::
 
 Each folder has its licence, and a file VENDORED with version, commit and command. A folder with that file is replaced
 once the new copy is complete; anything else in its place is an error. `--library` may be repeated; without it, all
-adapters are copied. `--suite` adds the conformance suite, mutual information and the command line. `--no-dependency`
-leaves out array_api_compat, which must then be installed. Needs only the standard library, and array-api-compat
-installed for the copy.
+adapters are copied. `--suite` adds the conformance suite, mutual information and the command line. `--only supcon clip`
+copies the modules that these losses import, and no others. `--no-dependency` leaves out array_api_compat, which must
+then be installed. Needs only the standard library, and array-api-compat installed for the copy.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import importlib.metadata
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 ROOT: Final = Path(__file__).parents[1]
 NAME: Final = "portable_nce"
+INIT: Final = ROOT / NAME / "__init__.py"
 LIBRARIES: Final = ("cupy", "generic", "jax", "mlx", "numpy", "torch")
 """Array libraries with an adapter; `generic` serves other ones that follow the array API."""
 
@@ -46,39 +48,101 @@ HOLDER: Final = "Copyright (c) 2022 Consortium for Python Data API Standards"
 """Copyright notice in LICENSE of array-api-compat's repository."""
 
 
-def files_of(libraries: Sequence[str], *, suite: bool = False) -> dict[str, Path | str]:
-    """Return the files of a copy: path below portable_nce/ -> file of this tree."""
+def files_of(libraries: Sequence[str], *, suite: bool = False, only: Sequence[str] = ()) -> dict[str, Path | str]:
+    """Return the files of a copy: path below portable_nce/ -> file of this tree, or text."""
     found: dict[str, Path | str] = {"LICENSE": ROOT / "LICENSE"}
     others = {f"{name}.py" for name in ("torch", "jax") if name not in libraries}
     for path in (ROOT / NAME).rglob("*"):
         place = path.relative_to(ROOT / NAME)
-        kept = suite or place.parts[0] not in OPTIONAL
+        kept = suite or only or place.parts[0] not in OPTIONAL
         if kept and path.suffix in {".py", ".typed"} and not (place.parts[0] == "modules" and path.name in others):
             found[place.as_posix()] = path
-    names = {
-        "__init__",
-        *(path.stem for path in (ROOT / "backends").glob("*.py") if path.stem.startswith(tuple(libraries))),
-    }
-    while further := {name for name in names for name in imports(name)} - names:
-        names |= further
-    found["backends/py.typed"] = ROOT / "backends" / "py.typed"
-    return found | {f"backends/{name}.py": ROOT / "backends" / f"{name}.py" for name in sorted(names)}
+    if only:
+        needed = closure(files_defining(only))
+        found = {name: path for name, path in found.items() if path in needed or name in {"LICENSE", "py.typed"}}
+        found["__init__.py"] = partial_init({*found})
+    adapters = (ROOT / "backends").glob("*.py")
+    for path in closure(path for path in adapters if path.stem.startswith(("__init__", *libraries))):
+        found[f"backends/{path.name}"] = path
+    return found | {"backends/py.typed": ROOT / "backends" / "py.typed"}
 
 
-def imports(adapter: str) -> Iterator[str]:
-    """List the files of backends/ that a file there imports."""
-    tree = ast.parse((ROOT / "backends" / f"{adapter}.py").read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            yield from [node.module] if node.module else [alias.name for alias in node.names]
+def closure(files: Iterable[Path]) -> set[Path]:
+    """Return files and all that they import, also inside functions; without the package's own __init__."""
+    found = set(files)
+    while further := {path for file in found for path in imports(file)} - found:
+        found |= further
+    return found
 
 
-def vendor(target: Path, libraries: Sequence[str] = LIBRARIES, *, suite: bool = False, dependency: bool = True) -> None:
+@cache
+def imports(file: Path) -> frozenset[Path]:
+    """Return the files that a file imports by relative imports, which all imports of the package are.
+
+    Adapters are not among them, since the core imports `..backends` and they stand elsewhere in this tree.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for alias in node.names:
+                places = (folder / f"{alias.name}.py", folder / alias.name / "__init__.py", folder.with_suffix(".py"))
+                found.add(next((path for path in places if path.is_file()), folder / "__init__.py"))
+    return frozenset(path for path in found if path.is_file() and path != INIT)
+
+
+def homes() -> dict[str, str]:
+    """Return the public names of the package, with the modules that define them."""
+    found = {}
+    for node in ast.parse(INIT.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"__all__", "_HOMES"}:
+            found[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
+    by_name = {name: home for home, names in found["_HOMES"].items() for name in names.split()}
+    return {name: by_name.get(name, name) for name in found["__all__"]}
+
+
+def files_defining(losses: Sequence[str]) -> set[Path]:
+    """Return the files that define some public names, and those of derivatives; raise `CopyError` for other names."""
+    places = homes()
+    for loss in losses:
+        if loss not in places:
+            near = difflib.get_close_matches(loss, places, 1, 0.5)
+            raise CopyError(f"--only {loss}: no such loss" + f"; did you mean {near[0]}?" * bool(near))
+    modules = [ROOT / NAME / places[name].replace(".", "/") for name in (*losses, "value_and_grad", "register_backend")]
+    return {module / "__init__.py" if module.is_dir() else module.with_suffix(".py") for module in modules}
+
+
+def partial_init(files: set[str]) -> str:
+    """Return the text of __init__.py without the names whose modules are not copied; its lists have one a line."""
+    places = homes()
+
+    def copied(name: str) -> bool:
+        place = places.get(name, name).replace(".", "/")
+        return f"{place}.py" in files or f"{place}/__init__.py" in files
+
+    lines = INIT.read_text(encoding="utf-8").splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        if line.startswith("    from . import "):
+            names = [name for name in line.split(" import ")[1].strip().split(", ") if copied(name)]
+            lines[i] = f"    from . import {', '.join(names)}\n" * bool(names)
+        elif (named := re.match(r'    (?:"|from \.)([\w.]+)', line)) and not copied(named[1]):
+            lines[i] = ""
+    return "".join(lines)
+
+
+def vendor(
+    target: Path,
+    libraries: Sequence[str] = LIBRARIES,
+    *,
+    suite: bool = False,
+    only: Sequence[str] = (),
+    dependency: bool = True,
+) -> None:
     """Copy the package, and its dependency, into a folder of another library; raise `CopyError` without a change."""
     command = ["python adoption/vendor.py", str(target), *(f"--library {name}" for name in libraries)]
-    command += ["--suite"] * suite + ["--no-dependency"] * (not dependency)
+    command += ["--suite"] * suite + ["--only", *only] * bool(only) + ["--no-dependency"] * (not dependency)
     made = f"commit {commit()}\ncommand {' '.join(command)}\n"
-    copies = {NAME: files_of(libraries, suite=suite)}
+    copies = {NAME: files_of(libraries, suite=suite, only=only)}
     if dependency:
         copies["array_api_compat"] = files_of_dependency()
     for name in copies:
@@ -135,8 +199,13 @@ def replace(place: Path, new: Path) -> None:
 
 def version(files: Mapping[str, Path | str]) -> str:
     """Return the version of a package, given its files."""
-    found = re.search(VERSION, Path(files["__init__.py"]).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = re.search(VERSION, text_of(files["__init__.py"]), flags=re.MULTILINE)
     return found[1] if found else "unknown"
+
+
+def text_of(source: Path | str) -> str:
+    """Return the text of a file of a copy."""
+    return source if isinstance(source, str) else source.read_text(encoding="utf-8")
 
 
 def commit() -> str:
@@ -165,23 +234,27 @@ def files_of_dependency() -> dict[str, Path | str]:
     licence = re.sub(r"^Copyright .*$", HOLDER, (ROOT / "LICENSE").read_text(encoding="utf-8"), flags=re.MULTILINE)
     found: dict[str, Path | str] = {"LICENSE": licence}
     for file in installed.files or ():
-        if file.parts[0] == "array_api_compat" and file.suffix in {".py", ".typed"}:
+        tests = {"tests", "vendor_tests"} & {*file.parts}
+        if file.parts[0] == "array_api_compat" and file.suffix in {".py", ".typed"} and not tests:
             found["/".join(file.parts[1:])] = Path(str(installed.locate_file(file)))
         elif file.name == "LICENSE":
             found["LICENSE"] = Path(str(installed.locate_file(file)))
     return found
 
 
-def summary(target: Path) -> str:
-    """Describe a copy: files and lines of each folder."""
-    lines = [f"{'in ' + str(target):40} files  lines"]
-    for name in (NAME, "array_api_compat"):
-        texts = [path.read_text(encoding="utf-8") for path in sorted((target / name).rglob("*.py"))]
-        if not texts:
-            continue
-        found = re.search(VERSION, texts[0], flags=re.MULTILINE)
-        length = sum(text.count("\n") for text in texts)
-        lines.append(f"{name + ' ' + (found[1] if found else ''):40} {len(texts):5} {length:6}")
+def summary(target: Path, libraries: Sequence[str], *, partial: bool) -> str:
+    """Describe a copy: files, lines and size of each folder; a partial one next to a whole one."""
+    folders = [target / name for name in (NAME, "array_api_compat")]
+    copies = [{path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} for folder in folders]
+    rows: list[tuple[str, Mapping[str, Path | str]]] = [
+        (f"{folder.name} {version(copy)}", copy) for folder, copy in zip(folders, copies, strict=True) if copy
+    ]
+    rows += [(f"{NAME} with all losses", files_of(libraries))] * partial
+    lines = [f"{'in ' + str(target):40} files  lines    KiB"]
+    for name, files in rows:
+        texts = [text_of(source) for path, source in files.items() if path.endswith(".py")]
+        size = sum(len(text.encode()) for text in texts) / 1024
+        lines.append(f"{name:40} {len(texts):5} {sum(text.count(chr(10)) for text in texts):6} {size:6.0f}")
     return "\n".join(lines)
 
 
@@ -190,15 +263,18 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("target", type=Path, help="folder of your library, such as yourlib/_vendor")
     parser.add_argument("--library", action="append", choices=LIBRARIES, help="array library; may be repeated")
-    parser.add_argument("--suite", action="store_true", help="copy the conformance suite and the command line, too")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--suite", action="store_true", help="copy the conformance suite and the command line, too")
+    parts.add_argument("--only", action="extend", nargs="+", metavar="LOSS", help="copy what these losses import")
     parser.add_argument("--no-dependency", action="store_true", help="do not copy array_api_compat")
     options = parser.parse_args(arguments)
     libraries = tuple(options.library or LIBRARIES)
+    only = tuple(dict.fromkeys(options.only or ()))
     try:
-        vendor(options.target, libraries, suite=options.suite, dependency=not options.no_dependency)
+        vendor(options.target, libraries, suite=options.suite, only=only, dependency=not options.no_dependency)
     except CopyError as error:
         parser.exit(2, f"vendor.py: {error}\n")
-    print(summary(options.target))
+    print(summary(options.target, libraries, partial=bool(only)))
 
 
 if __name__ == "__main__":

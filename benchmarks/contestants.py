@@ -261,10 +261,11 @@ def _roof_torch(loss: str, setting: Setting) -> Run:
             own = x[start : start + rows]
             for first in range(0, len(y), columns):
                 tile = y[first : first + columns]
-                torch.mm(own, tile.T, out=scores)
-                scores.exp_()
-                torch.mm(scores, tile, out=to_rows)
-                torch.mm(scores.T, own, out=to_columns[first : first + columns])
+                part = scores[:, : len(tile)]
+                torch.mm(own, tile.T, out=part)
+                part.exp_()
+                torch.mm(part, tile, out=to_rows)
+                torch.mm(part.T, own, out=to_columns[first : first + columns])
         if setting.device != "cpu":
             torch.cuda.synchronize()
 

@@ -205,7 +205,7 @@ def levels(record: Record) -> str:
         for count in SIZES:
             known = [p for p in record["levels"].get(f"{name}, {count}", []) if p is not None]
             hits = sum(p <= LEVEL for p in known)
-            cells.append(f"{hits} of {len(known)}" if known else "refused")
+            cells.append(f"{hits}/{len(known)}" if known else "refused")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

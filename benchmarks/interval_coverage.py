@@ -126,6 +126,11 @@ def percent(hits: int, count: int) -> str:
     return f"{100 * p:.0f} % ({100 * max(low, 0.0):.0f} to {100 * high:.0f})"
 
 
+def cell(hits: tuple[int, int]) -> str:
+    """Table cell of a share."""
+    return f"{hits[0]}/{hits[1]}" if hits[1] else "–"
+
+
 def of(hits: tuple[int, int]) -> str:
     """Table cell of a share."""
     return f"{hits[0]} of {hits[1]}" if hits[1] else "–"
@@ -152,7 +157,7 @@ def classes(record: Record) -> dict[str, dict[str, Any]]:
     """Summaries by class, of problems of the development and of those kept out of it."""
     groups: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}
     for entry in record["cases"].values():
-        label = entry["kind"] + (", kept out of development" if entry["held_out"] else "")
+        label = entry["kind"] + (", held out" if entry["held_out"] else "")
         groups.setdefault(label, []).extend((entry["truth"], run) for run in entry["runs"].values())
     return {label: summarised(runs) for label, runs in groups.items() if runs}
 
@@ -166,8 +171,8 @@ def table(record: Record) -> str:
     for label, row in classes(record).items():
         errors = "– | –" if label.startswith(DEPENDENT) else f"{row['error']:.3f} | {row['neighbours']:.3f}"
         lines.append(
-            f"| {label} | {row['runs']} | {of(row['above'])} | {of(row['covered'])} | {of(row['below'])} | {errors} "
-            f"| {row['seconds']:.0f} |"
+            f"| {label} | {row['runs']} | {cell(row['above'])} | {cell(row['covered'])} | {cell(row['below'])} "
+            f"| {errors} | {row['seconds']:.0f} |"
         )
     return "\n".join(lines)
 
@@ -201,10 +206,10 @@ def sums(record: Record) -> dict[str, tuple[int, int]]:
 def earlier_runs(before: Mapping[str, tuple[int, int]]) -> str:
     """What the runs of an earlier version gave."""
     return (
-        f"**Earlier runs**, of a version whose limits were higher, since they did not allow for exceptions, on the "
-        f"problems without rare exceptions: `lower` above the truth in {of(before['above'])}, ranges that hold it "
-        f"in {of(before['covered'])}; dependent rows that are noticed or told, above in {of(before['told'])}; "
-        f"dependence that nothing tells, in {of(before['untold'])}. The tables below do not count them."
+        f"**Earlier runs**, not in the tables, of a version whose limits were higher, without rare exceptions: `lower` "
+        f"above the truth in {of(before['above'])}, ranges that hold it in {of(before['covered'])}; dependent rows "
+        f"that are noticed or told, above in {of(before['told'])}; dependence that nothing tells, in "
+        f"{of(before['untold'])}."
     )
 
 
@@ -222,7 +227,7 @@ def document(record: Record) -> str:
     exceptional = total(record, lambda entry: entry["kind"] == EXCEPTIONS, "above")
     limits = (
         f"**`lower` is above the truth**, for independent rows, in {percent(*above)} of {above[1]} runs on problems of "
-        f"the development, and in {percent(*above_kept)} of {above_kept[1]} on problems kept out of it; at most 5 % "
+        f"the development, and in {percent(*above_kept)} of {above_kept[1]} on problems held out; at most 5 % "
         f"are promised. With rare exceptions: {of(exceptional)} of these."
     )
     ranges = (
@@ -234,18 +239,18 @@ def document(record: Record) -> str:
     told = found["told"]
     dependent = (
         f"**Dependent rows**: for copies, series, maps and subjects that are noticed or told by `order=` and "
-        f"`groups=`, `lower` is above the truth in {percent(*told)} of {told[1]} runs that give one. Nothing tells of "
-        f"a series or map that was shuffled without `order=`, of copies with noise as large as the distance of other "
-        f"rows, or of subjects without `groups=`: independent draws from a distribution of that shape look the same. "
-        f"There `lower` is above the truth in {of(found['untold'])}."
+        f"`groups=`, `lower` is above the truth in {percent(*told)} of {told[1]} runs that give one. [Dependence "
+        f"that nothing tells](#dependence-that-nothing-tells): above the truth in {of(found['untold'])}."
     )
     earlier = [earlier_runs(record["earlier"])] if "earlier" in record else []
     facts = limits, ranges, dependent, *earlier
-    listed = "\n".join(fill(f"- {fact}", 120, subsequent_indent="  ", break_long_words=False) for fact in facts)
+    listed = "\n".join(
+        fill(f"- {fact}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) for fact in facts
+    )
     made = fill(
-        f"`python benchmarks/interval_coverage.py` makes these figures, and goes on where it was stopped. Options are "
-        f"the defaults, with `splits=1` for dependent rows. In brackets are 95 % Wilson intervals; with few runs they "
-        f"are wide. Errors are of `estimate`, or of `bound` where it is withheld, next to Kraskov's nearest neighbours "
+        f"`python benchmarks/interval_coverage.py` makes these figures. Options are the defaults, with `splits=1` for "
+        f"dependent rows. In brackets are 95 % Wilson intervals. Errors are of `estimate`, or of `bound` where it is "
+        f"withheld, next to Kraskov's nearest neighbours "
         f"on the same samples. Seconds are processor time; other programs were running. {record['machine']}.",
         120,
     )
@@ -278,7 +283,7 @@ def unnoticed(record: Record) -> str:
         if UNNOTICED in entry["kind"] and entry["runs"]:
             limits = [run["lower"] for run in entry["runs"].values() if run["lower"] is not None]
             largest = f"{max(limits):.2f}" if limits else "withheld"
-            lines.append(f"| {name} | {len(entry['runs'])} | {of(share(x > 0.0 for x in limits))} | {largest} |")
+            lines.append(f"| {name} | {len(entry['runs'])} | {cell(share(x > 0.0 for x in limits))} | {largest} |")
     return "\n".join(lines)
 
 

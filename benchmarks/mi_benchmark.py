@@ -196,16 +196,13 @@ def methods_of(record: Record) -> list[str]:
 def summary(record: Record) -> str:
     """One line per estimator."""
     lines = [
-        "| estimator | tasks | mean absolute error | of `mutual_information` on these | largest error | seconds |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| estimator | tasks | mean absolute error | largest error | seconds |",
+        "|---|---:|---:|---:|---:|",
     ]
-    best = errors(record, DEFAULTS)
     for method in methods_of(record):
         found = errors(record, method)
-        shared = [best[task] for task in found if task in best]
-        reference = "" if method == DEFAULTS or not shared else f"{np.mean(shared):.3f}"
         lines.append(
-            f"| {method} | {len(found)} | {np.mean([*found.values()]):.3f} | {reference} | {max(found.values()):.2f} "
+            f"| {method} | {len(found)} | {np.mean([*found.values()]):.3f} | {max(found.values()):.2f} "
             f"| {seconds(record, method):.1f} |"
         )
     return "\n".join(lines)
@@ -272,18 +269,12 @@ def document(record: Record) -> str:
     above = sum(x > truth for x, truth in lower)
     plain = [(found["low"], found["high"], truth) for found, truth in reports if found["high"] is not None]
     held = sum(low <= truth <= high for low, high, truth in plain)
-    best, neural = errors(record, DEFAULTS), [m for m in NEURAL if of_tasks(record, m)]
-    compared = ", ".join(
-        f"{method} {np.mean([*found.values()]):.3f}" + ("" if len(found) == len(best) else f" ({len(found)} tasks)")
-        for method in neural
-        for found in [errors(record, method)]
-    )
-    critic = errors(record, THEIR_CRITIC)
-    with_theirs = f"{np.mean([*critic.values()]):.3f} with their critic ({len(critic)} tasks); " if critic else ""
-    error = (
-        f"**Mean absolute error**, in nats: {np.mean([*best.values()]):.3f} on {len(best)} of {len(record['tasks'])} "
-        f"tasks; {with_theirs}benchmark-mi's neural estimators: {compared}."
-    )
+    best = np.mean([*errors(record, DEFAULTS).values()])
+    neural = [np.mean([*errors(record, method).values()]) for method in NEURAL if of_tasks(record, method)]
+    error = f"**Mean absolute error**: {best:.3f} nats"
+    if neural:
+        error += f"; benchmark-mi's neural estimators {min(neural):.3f} to {max(neural):.3f}"
+    error += "."
     promises = (
         f"**`lower` is above the truth** in {above} of {len(lower)} runs, {percent(above, len(lower))}; at most 5 % "
         f"are promised. **[`low`, `high`] holds the truth** in {held} of {len(plain)} runs without a flag, "
@@ -292,26 +283,20 @@ def document(record: Record) -> str:
     )
     developed = (
         "**A development set.** Features of the critics (a distance column, the start from canonical correlations) "
-        "were found on these forty tasks. Problems that were kept out of development are on the page of the "
-        "[coverage](coverage.md)."
-    )
-    takes = (
-        f"**Seconds** of processor time, compilation included (medians): {seconds(record, DEFAULTS):.0f}, for 12 "
-        f"trainings; one training of benchmark-mi: "
-        + ", ".join(f"{method} {seconds(record, method):.0f}" for method in neural)
-        + "."
+        "were found on these forty tasks. [Coverage](coverage.md) has problems that were kept out of development."
     )
     paragraphs = "\n".join(
         fill(f"- {fact}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        for fact in (error, promises, developed, losses(record), takes)
+        for fact in (error, promises, developed, losses(record))
     )
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
     made = fill(
-        f"`python -m nox -s mi_benchmark` writes this page. {record['pairs']} pairs of each task, with all options at "
-        f"their defaults. All estimates of `mutual_information` are of an earlier version, whose `lower` did not allow "
-        f"for exceptions, which lowers it by some 0.003 nats at most with so many pairs. The estimators of "
-        f"benchmark-mi have their default options; the neural ones train on half of the pairs, KSG and CCA use all. In "
-        f"brackets are 95 % Wilson intervals. {record['machine']}; {versions}; one thread for each of two "
+        f"`python -m nox -s mi_benchmark` writes this page. {record['pairs']} pairs of each task, default options. "
+        f"The estimates of `mutual_information` are of an earlier version, whose `lower` did not allow for exceptions: "
+        f"some 0.003 nats at most with so many pairs. benchmark-mi's neural estimators train on half of the pairs, KSG "
+        f"and CCA use all. In brackets are 95 % Wilson intervals. Seconds are processor time, compilation included "
+        f"(medians): of 12 trainings for `mutual_information`, of one for benchmark-mi. "
+        f"{record['machine']}; {versions}; one thread for each of two "
         f"processes; other programs were running.",
         120,
         break_on_hyphens=False,

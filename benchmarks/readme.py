@@ -23,6 +23,7 @@ SIZE: Final = "8192 × 128"
 SMALL: Final = "128 × 128"
 MEDIUM: Final = "512 × 128"
 LARGE: Final = "32768 × 128"
+MILLION: Final = "512 × 1000000 × 64"
 EAGER: Final = "formula, torch"
 COMPILED: Final = "formula, torch.compile"
 FUSED: Final = "linear_cross_entropy, torch"
@@ -77,6 +78,18 @@ def worst_agreement(record: str) -> float:
     )
 
 
+def cost(found: list[Table], name: str, column: str) -> str:
+    """Give time and memory of a row of a section."""
+    time, memory = (next(table[name][column] for table in part if name in table) for part in (found[:1], found[1:]))
+    return f"{time:.0f} ms, {memory:.0f} MiB"
+
+
+def cores_of(page: str, heading: str) -> str:
+    """Say on how many cores a section was measured."""
+    found = re.search(r", (\d+) cores?\b", page.partition(f"### {heading}\n")[2])
+    return {"1": "one CPU core", "2": "two CPU cores"}[found[1]] if found else ""
+
+
 def numbers(root: Path) -> str:
     """Make the table."""
     speed, ranks, training, agreement = (
@@ -84,13 +97,9 @@ def numbers(root: Path) -> str:
         for name in ("benchmarks/speed.md", "docs/ranks.md", "benchmarks/training.md", "docs/agreement.json")
     )
     gpu = gpu_record(root)
-    info_nce, others = tables(speed, "InfoNCE"), tables(speed, "Other losses")
+    info_nce, others, million = (tables(speed, name) for name in ("InfoNCE", "Other losses", "Over a million items"))
     (shared,) = tables(ranks, "Communication and memory")
     (ratio,) = tables(training, "Cost of a step", word=1)
-
-    def cost(found: list[Table], name: str, column: str) -> str:
-        time, memory = (next(table[name][column] for table in part if name in table) for part in (found[:1], found[1:]))
-        return f"{time:.0f} ms, {memory:.0f} MiB"
 
     def peak(name: str) -> str:
         return f"{shared[name][SHARED]:.0f} MiB"
@@ -111,6 +120,12 @@ def numbers(root: Path) -> str:
             cores,
             f"pytorch-metric-learning: {cost(others, 'pytorch-metric-learning', labelled)}",
             cost(others, OURS, labelled),
+        ),
+        (
+            "`linear_softmax`, 512 × 64, a million items",
+            cores_of(speed, "Over a million items"),
+            f"eager PyTorch: {cost(million, EAGER, MILLION)}",
+            cost(million, OURS, MILLION),
         ),
         (
             f"`clip`, {SHARED.removeprefix('MiB: ')}",
@@ -185,7 +200,7 @@ def of_small(page: str) -> str:
 
 def summary(page: str) -> str:
     """Make the first lines of docs/speed.md from the recorded tables."""
-    time, memory = tables(page, "InfoNCE")[:2]
+    (time, memory), million = tables(page, "InfoNCE")[:2], tables(page, "Over a million items")
     gpu = gpu_record()
     others = [table for table in tables(page, "Other losses") if ROOF in table]
 
@@ -218,6 +233,11 @@ def summary(page: str) -> str:
         (
             f"From 2048 rows, InfoNCE takes {extremes(ratios)} times the roofline on NumPy and PyTorch, and on JAX"
             f" {of_large(OURS_JAX, ROOF_JAX)} times JAX's own, which takes {of_large(ROOF_JAX, ROOF)} times PyTorch's."
+        ),
+        (
+            f"`linear_softmax` of 512 rows and a million items of 64 features, on"
+            f" {cores_of(page, 'Over a million items')}: {cost(million, OURS, MILLION)}, the eager formula"
+            f" {cost(million, EAGER, MILLION)}."
         ),
         f"**Small batches are slower than eager code:** {of_small(page)}.",
         (

@@ -290,7 +290,7 @@ def run(record: Record, repeats: int, only: str, save: Callable[[Record], None])
 
 def of(hits: list[bool]) -> str:
     """Table cell of a share."""
-    return f"{sum(hits)} of {len(hits)}" if hits else "–"
+    return f"{sum(hits)}/{len(hits)}" if hits else "–"
 
 
 def conditionals(record: Record) -> str:

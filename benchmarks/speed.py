@@ -48,6 +48,10 @@ WHOLE_MATRIX: Final = ("formula, torch", "formula, jax.jit", "optax, jax.jit", "
 """Contestants that hold several N x N matrices, too large from 32768 rows on."""
 LARGE: Final = 32768
 LARGEST: Final = 131072
+MILLION: Final = 1000000
+"""Number of items of a large catalogue."""
+OF_A_MILLION: Final = ("roofline, torch", "portable_nce, torch", "formula, torch")
+"""Contestants there."""
 TIMEOUT: Final = 3600.0
 
 
@@ -78,7 +82,7 @@ GRID: Final = (
     *(Grid(loss, ((8192, 128, 7), (8192, 512, 5))) for loss in ("nt_xent", "clip", "siglip")),
     *(Grid(loss, ((8192, 128, 5),)) for loss in ("supcon", "moco", "dcl", "flat_nce")),
     Grid(TRAINED, ((512, 128, 9), (2048, 128, 5))),
-    Grid(LINEAR, ((512, 64, 9, 32768), (4096, 256, 3, 32768), (1024, 64, 3, 262144))),
+    Grid(LINEAR, ((512, 64, 9, 32768), (4096, 256, 3, 32768), (1024, 64, 3, 262144), (512, 64, 3, MILLION))),
 )
 QUICK: Final = tuple(Grid(grid.loss, ((64, 16, 1, *([96] if grid.loss == LINEAR else [])),)) for grid in GRID)
 
@@ -94,6 +98,8 @@ def entered(loss: str, setting: Setting) -> list[Contestant]:
         if setting.device != "cpu" and contestant.library == "numpy":
             continue
         if setting.rows >= LARGE and name in WHOLE_MATRIX:
+            continue
+        if setting.columns >= MILLION and name not in OF_A_MILLION:
             continue
         if setting.rows >= LARGEST and not name.startswith(("portable_nce", "roofline")):
             continue
@@ -227,6 +233,7 @@ TITLES: Final = {
 }
 
 
+MILLION_ITEMS: Final = "a million items"
 ALONE: Final = {"info_nce", NORMALIZED, TRAINED, LINEAR}
 """Losses that have a section of their own."""
 
@@ -280,6 +287,7 @@ SECTIONS: Final = {
     "### Other losses\n": tuple(loss for loss in TITLES if loss not in ALONE),
     "### Trained embeddings\n": (TRAINED,),
     "### Over a vocabulary\n": (LINEAR,),
+    "### Over a million items\n": (MILLION_ITEMS,),
 }
 """Losses of each section of the page."""
 ABOUT: Final = {
@@ -293,15 +301,24 @@ ABOUT: Final = {
         " them by 0 in eager code as well; portable_nce needs no setting.\n"
     ),
     "### Over a vocabulary\n": "`density.linear_softmax` of N rows, V classes and D features: N × V × D.\n",
+    "### Over a million items\n": (
+        "`density.linear_softmax` on PyTorch, likewise. The formula is `cross_entropy(x @ weight.T, labels)`.\n"
+    ),
 }
+
+
+def topic(result: Mapping[str, Any]) -> str:
+    """Give the loss of a result, by which its section is found; a million items have a section of their own."""
+    loss: str = result["loss"]
+    return MILLION_ITEMS if result.get("columns", 0) >= MILLION else loss
 
 
 def page(results: Sequence[Mapping[str, Any]], device: str, before: str = "") -> str:
     """Write the measured part of the page; other sections are kept."""
     parts = [READING]
     for heading, losses in SECTIONS.items():
-        own = [result for result in results if result["loss"] in losses]
-        own.sort(key=lambda r: (losses.index(r["loss"]), r["width"], r["rows"]))
+        own = [result for result in results if topic(result) in losses]
+        own.sort(key=lambda r: (losses.index(topic(r)), r["width"], r["rows"]))
         if own:
             parts += [heading, section(own, device, ABOUT.get(heading, "")), ""]
         elif heading in before:
@@ -313,7 +330,11 @@ def page(results: Sequence[Mapping[str, Any]], device: str, before: str = "") ->
 def section(results: Sequence[Mapping[str, Any]], device: str, about: str) -> str:
     """Write the measurements of some losses, with date and machine."""
     cores = len(os.sched_getaffinity(0))
-    machine = f"{processor()}, {cores} core{'s' * (cores > 1)}" if device == "cpu" else gpu()
+    machine = (
+        f"{processor()}, {cores} core{'s' if cores > 1 else ' (processor time beside other programs)'}"
+        if device == "cpu"
+        else gpu()
+    )
     last = max(result["day"] for result in results)
     parts = [about] if about else []
     parts.append(f"Measured on {last}: {machine}, Python {platform.python_version()}, {versions()}.\n")
@@ -350,7 +371,7 @@ def run(grids: Iterable[Grid], device: str, *, keep: bool) -> list[dict[str, Any
             print(f"\n{TITLES[grid.loss]}\n{table([result])}\n\n{memory_table([result])}", flush=True)
             if keep:
                 (WORK / device).mkdir(parents=True, exist_ok=True)
-                path = WORK / device / f"{grid.loss}-{rows}-{width}.json"
+                path = WORK / device / f"{'-'.join(map(str, (grid.loss, rows, width, *classes)))}.json"
                 path.write_text(json.dumps(result), encoding="utf-8")
     return results
 
@@ -360,7 +381,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, once; nothing is written")
     parser.add_argument("--only", nargs="*", default=[], metavar="LOSS", help="measure these losses, keep the others")
-    parser.add_argument("--sizes", nargs="*", default=[], metavar="ROWSxWIDTH", help="measure these sizes alone")
+    parser.add_argument("--sizes", nargs="*", default=[], metavar="NxD[xV]", help="measure these sizes alone")
     parser.add_argument("--report", action="store_true", help="write the page from what has been measured")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     options = parser.parse_args(arguments)
@@ -371,7 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wanted = {tuple(map(int, size.split("x"))) for size in options.sizes}
         run(
             (
-                Grid(grid.loss, tuple(size for size in grid.sizes if not wanted or size[:2] in wanted))
+                Grid(grid.loss, tuple(size for size in grid.sizes if not wanted or (*size[:2], *size[3:]) in wanted))
                 for grid in GRID
                 if not options.only or grid.loss in options.only
             ),

@@ -186,38 +186,38 @@ def markdown(columns: Mapping[str, Column]) -> str:
     lines = [
         "# Numerical accuracy",
         "",
-        "Errors of every loss, bound and diagnostic on every variant of the conformance suite, against independent",
-        "code in 120 digits. The unit (ulp) is `eps(dtype)` times the largest magnitude of the exact value, or of the",
-        "exact gradient with respect to one argument. *Saturated*: every positive leads its negatives so far that the",
-        "gradient of cross-entropy rounds to zero. 16-bit results are compared with the exact result of the rounded",
-        "inputs; one rounding costs half a unit. *torch-blind* reads no entry and has the tiles of a GPU,",
-        "*torch-halves* emulates its 16-bit products too, which round the derivatives of scores: two roundings.",
+        "Errors of every loss, bound and diagnostic on every [variant](conformance.md#test-sessions), against",
+        "independent code in 120 digits. The unit (ulp) is `eps(dtype)` times the largest magnitude of the exact",
+        "value, or of the exact gradient with respect to one argument. *Saturated*: every positive leads its negatives",
+        "so far that the gradient of cross-entropy rounds to zero; the temperature is 0.03, which multiplies the",
+        "rounding errors of similarities by thirty. 16-bit results are compared with the exact result of the rounded",
+        "inputs; one rounding costs half a unit. On *torch-halves*, derivatives of scores are rounded too.",
         "",
         f"The worst cell is {worst_cell(columns)}.",
-        "Saturated cells have a temperature of 0.03, which multiplies the rounding errors of similarities by thirty.",
-        "`python -m nox -s agreement` writes this page, and fails if a cell exceeds its bound in",
-        "`tests/agreement_bounds.json`.",
+        "`python -m nox -s agreement` writes this page, and fails beyond the bounds in `tests/agreement_bounds.json`.",
         "",
         "![Errors of every loss on every variant](agreement.png)",
         "",
-        "| variant | library | device | run | dtype | value, worst | gradient, worst | saturated: value | gradient |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| variant | dtype | value, worst | gradient, worst | saturated: value | gradient |",
+        "|---|---|---|---|---|---|",
     ]
     seen: dict[str, dict[str, str]] = {}
     for name, column in columns.items():
         cells = {dtype: " | ".join(worst_cells(column, dtype)) for dtype in column.dtypes}
-        like = next((other for other, found in seen.items() if cells.items() <= found.items()), None)
-        seen[name] = cells
-        if like is not None:
-            cells = {", ".join(cells): f"as `{like}` | | |"}
-        head = f"`{name}` | {column.library} | {column.device} | {column.date}"
+        shown: dict[str, list[str]] = {}  # dtypes by what their row says
         for dtype, line in cells.items():
-            lines.append(f"| {head} | {dtype} | {line} |")
-            head = " |  |  | "
+            like = next((other for other, found in seen.items() if found.get(dtype) == line), None)
+            shown.setdefault(line if like is None else f"as `{like}` | | |", []).append(dtype)
+        seen[name] = cells
+        lines += [f"| `{name}` | {', '.join(dtypes)} | {line} |" for line, dtypes in shown.items()]
     for name in absent(columns):
-        where = "GPU | [apart](gpu.md#what-was-measured)" if VARIANTS[name].gpu else " | not run yet"
-        lines.append(f"| `{name}` | {VARIANTS[name].library} | {where} | | | | | |")
-    lines += ["", "All cells are in [agreement.html](agreement.html) and in [agreement.json](agreement.json).", ""]
+        where = "[apart](gpu.md#what-was-measured)" if VARIANTS[name].gpu else "not run yet"
+        lines.append(f"| `{name}` | | {where} | | | |")
+    lines += [
+        "",
+        "All cells, versions, devices and dates: [agreement.html](agreement.html), [agreement.json](agreement.json).",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,19 +120,18 @@ def composition() -> str:
         for row in rows
         if row.similarity
     ]
-    lines += ["", "| loss of scores | positives | objective |", "|---|---|---|"]
-    lines += [f"| `{row.name}` | {row.pairing} | {row.objective} |" for row in rows if not row.similarity]
-    return "\n".join(lines)
+    scores = ", ".join(f"`{row.name}` ({row.objective})" for row in rows if not row.similarity)
+    return "\n".join([*lines, "", fill(f"Losses of scores, with their objectives: {scores}.", 120)])
 
 
 HEAD = """# Catalogue of contrastive losses
 
-Each loss is a choice of similarity, pairing and objective. The conformance suite compares value and gradients of each
-loss with an independent oracle in 120 digits on every library. `python -m nox -s catalogue` writes this page.
+Each loss is a choice of similarity, pairing (which columns are positive and negative) and objective. `python -m nox -s
+catalogue` writes this page.
 
-The pairing says which columns are positive and negative; `each`, `pooled` and `separate` are conventions for [several
-positives](options.md#several-positives). `n_tuple` adds the squared lengths of its embeddings; `supcon` has an optional
-factor, `moco_v3` the factor 2τ; `cpc` averages over steps, `proto_nce` over clusterings.
+`each`, `pooled` and `separate` are conventions for [several positives](options.md#several-positives). `n_tuple` adds
+the squared lengths of its embeddings; `supcon` has an optional factor, `moco_v3` the factor 2τ; `cpc` averages over
+steps, `proto_nce` over clusterings.
 """
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import portable_nce
@@ -55,6 +56,70 @@ def test_a_copy_for_one_library_computes_losses(library: str, tmp_path: Path) ->
     assert (finite, name) == ("True", "yourlib._vendor.portable_nce")
     assert {*others} <= {library}
     assert (target / "portable_nce" / "LICENSE").read_text(encoding="utf-8") == (vendor.ROOT / "LICENSE").read_text()
+
+
+PARTIAL = """
+import json, sys
+import numpy
+from yourlib._vendor import portable_nce as pnce
+
+x, y = numpy.random.default_rng(0).normal(size=(2, 6, 3))
+arguments = {"supcon": (x, numpy.arange(6) // 2), "info_nce": (x, y), "clip": (x, y)}
+found = {}
+for loss in sys.argv[1:]:
+    scale = {"logit_scale": 2.0} if loss == "clip" else {"temperature": 0.5}
+    value, gradient = pnce.value_and_grad(getattr(pnce, loss))(*arguments[loss], **scale)
+    found[loss] = [float(value).hex(), gradient.tobytes().hex()]
+for name in pnce.__all__:
+    getattr(pnce, name)
+for other in ("nt_xent", "estimation"):
+    try:
+        getattr(pnce, other)
+    except AttributeError as error:
+        found[other] = str(error)
+assert "portable_nce" not in sys.modules, "the installed package was used"
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("losses", [("supcon",), ("info_nce", "clip")])
+def test_a_partial_copy_computes_its_losses_bit_for_bit(
+    losses: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vendor.main([str(tmp_path / "yourlib" / "_vendor"), "--library", "numpy", "--only", *losses])
+    command = [sys.executable, "-c", PARTIAL, *losses]
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+
+    x, y = np.random.default_rng(0).normal(size=(2, 6, 3))
+    options = {"supcon": (np.arange(6) // 2, {"temperature": 0.5}), "info_nce": (y, {"temperature": 0.5})}
+    for loss in losses:
+        other, scale = options.get(loss, (y, {"logit_scale": 2.0}))
+        value, gradient = portable_nce.value_and_grad(getattr(portable_nce, loss))(x, other, **scale)
+        assert found[loss] == [float(value).hex(), gradient.tobytes().hex()]
+    for name in ("nt_xent", "estimation"):
+        assert "has no attribute" in found[name]
+
+    counts = re.findall(r" +(\d+) +(\d+) +\d+$", capsys.readouterr().out, flags=re.MULTILINE)
+    (files, lines), _, (all_files, all_lines) = [(int(files), int(lines)) for files, lines in counts]
+    assert files < all_files
+    assert 0.6 < lines / all_lines < 0.7  # adoption/README.md says two thirds
+
+
+def test_a_partial_copy_exists_for_every_public_name() -> None:
+    for name in vendor.homes():
+        files = vendor.files_of(("numpy",), only=(name,))
+        names = dict.fromkeys(re.findall(r'^    "(\w+)",$', str(files["__init__.py"]), flags=re.MULTILINE))
+        assert name in names
+
+
+def test_a_loss_that_does_not_exist_gives_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        vendor.main([str(tmp_path / "_vendor"), "--only", "info_nec"])
+    assert capsys.readouterr().err == "vendor.py: --only info_nec: no such loss; did you mean info_nce?\n"
+    assert not (tmp_path / "_vendor").exists()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import contestants
 import readme
 import speed
 
@@ -67,6 +68,23 @@ def test_other_losses_share_tables() -> None:
     assert "| roofline, NumPy | 200 | 100 |\n| portable_nce, NumPy | 300 (1.50) | 300 (3.00) |\n" in others
     assert "| formula, NumPy | 500 (2.50) |  |\n" in others
     assert "| formula, NumPy | 2 |  |\n" in others
+
+
+def test_a_million_items_have_a_section_of_their_own() -> None:
+    shape = {"loss": "linear_softmax", "rows": 8, "width": 4, "device": "cpu", "day": date(2026, 1, 2)}
+    times = {name: [0.2] for name in speed.OF_A_MILLION}
+    library = dict.fromkeys(times, "torch")
+    results = [
+        {**shape, "columns": columns, "seconds": times, "memory": dict.fromkeys(times, 0.0), "library": library}
+        for columns in (32, speed.MILLION)
+    ]
+    small, large = (
+        speed.page(results, "cpu").partition("### Over a vocabulary\n")[2].split("### Over a million items\n")
+    )
+    assert "| | 8 × 32 × 4 |\n" in small
+    assert "| | 8 × 1000000 × 4 |\n" in large
+    setting = contestants.Setting(512, 64, "cpu", speed.MILLION)
+    assert {each.name for each in speed.entered(contestants.LINEAR, setting)} == {*speed.OF_A_MILLION}
 
 
 def test_the_numbers_of_readme_and_speed_are_those_of_the_records(tmp_path: Path) -> None:

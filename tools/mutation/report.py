@@ -28,18 +28,15 @@ INTRODUCTION: Final = """\
 # Mutation testing
 
 `python -m nox -s mutation` makes one small change to the code at a time (a mutant) and runs the tests that execute this
-place, until one fails. A mutant that survives changes no behaviour, or reveals a missing test.
+place, until one fails. `python -m mutation.report` prints the survivors.
 
 - **Changes**: the operators of [mutmut](https://mutmut.readthedocs.io), also in tables, classes and defaults, but not
   in docstrings, annotations, `__all__`, decorators, error messages, the command line, the conformance suite, and the
   adapters of CuPy and MLX.
-- **Tests**: the default run (`python -m nox`) without `torch.compile` and the suite on JAX, in stages. Each mutant gets
-  some seconds of tests per stage (`--budget`).
+- **Tests**: the default run without `torch.compile` and the suite on JAX; some seconds a mutant and stage (`--budget`).
 - **Detected**: a test fails, the import fails, or a test takes 15 seconds more than 30 times as long as usual.
-- **Score**: estimated from a sample of each file, weighted by its number of mutants. Mutants that change no behaviour,
-  such as a tile size, count as survivors.
-
-`python -m mutation.report` prints the survivors.
+- **Score**: from a sample of each file, weighted by its number of mutants. Mutants that change no behaviour, such as a
+  tile size, count as survivors.
 """
 
 
