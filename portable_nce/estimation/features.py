@@ -20,6 +20,7 @@ __all__ = [
     "fitted",
     "indices",
     "normal_scores",
+    "products",
     "same_category",
     "telling_products",
 ]
@@ -95,6 +96,11 @@ def same_category(x: CriticInputs, y: CriticInputs) -> Array | None:
     if x.categories is None or y.categories is None:
         return None
     return x.categories[:, None] == y.categories[None, :]
+
+
+def products(x: Array, y: Array) -> Array:
+    """Inner products (n, k) of the rows of x and of y; of one column without BLAS, which takes five times as long."""
+    return x * y.T if x.shape[1] == 1 else x @ y.T
 
 
 def indices(numbers: Iterable[int], like: Array) -> Array:
