@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from .. import from_scores
-from .._core.autodiff import grad
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .features import CriticInputs, Pairs, products, same_category
@@ -97,14 +96,25 @@ def _by_differentiation(
 ) -> Callable[[Any, CriticInputs, CriticInputs, float], Any]:
     """Gradient of the mean loss of a score function, by the library."""
 
-    def loss(parameters: Any, x: CriticInputs, y: CriticInputs, exceptions: float) -> Array:
-        same = same_category(x, y)
-        rows = from_scores.info_nce(scores(parameters, x, y), mask=same, reduction="none")
-        xp = namespace_of(rows)
-        counts = x.scores.shape[0] if same is None else xp.sum(xp.astype(same, rows.dtype), axis=1)
-        return xp.mean(-xp.log((1.0 - exceptions) * xp.exp(-rows) + exceptions / counts))
+    @cache
+    def made() -> Callable[[Any, CriticInputs, CriticInputs, float], Any]:
+        # The losses take longer to import than the rest of this package, which needs none of them.
+        from .. import from_scores  # noqa: PLC0415
+        from .._core.autodiff import grad  # noqa: PLC0415
 
-    return grad(loss)
+        def loss(parameters: Any, x: CriticInputs, y: CriticInputs, exceptions: float) -> Array:
+            same = same_category(x, y)
+            rows = from_scores.info_nce(scores(parameters, x, y), mask=same, reduction="none")
+            xp = namespace_of(rows)
+            counts = x.scores.shape[0] if same is None else xp.sum(xp.astype(same, rows.dtype), axis=1)
+            return xp.mean(-xp.log((1.0 - exceptions) * xp.exp(-rows) + exceptions / counts))
+
+        return grad(loss)
+
+    def gradient(parameters: Any, x: CriticInputs, y: CriticInputs, exceptions: float) -> Any:
+        return made()(parameters, x, y, exceptions)
+
+    return gradient
 
 
 # ------------------------------------------------------------------------------------------------------------- networks
@@ -112,8 +122,8 @@ def _by_differentiation(
 
 def _uniform(random: Random, count: int, deviation: float) -> list[float]:
     """Uniform random numbers of mean 0."""
-    limit = math.sqrt(3.0) * deviation
-    return [limit * (2.0 * random.random() - 1.0) for _ in range(count)]
+    limit, draw = math.sqrt(3.0) * deviation, random.random
+    return [limit * (2.0 * draw() - 1.0) for _ in range(count)]
 
 
 def _network(random: Random, sizes: Sequence[int], last: float = 1.0) -> list[float]:
@@ -173,15 +183,21 @@ def _linear(squares: Array) -> list[Array]:
     return [root, root, -0.5 * r]  # b is scaled by root
 
 
-def _linear_scores(parameters: Sequence[Array], x: CriticInputs, y: CriticInputs) -> Array:
-    """Scores of canonical coordinates, weighted one by one."""
+def _linear_scores(
+    parameters: Sequence[Array],
+    x: CriticInputs,
+    y: CriticInputs,
+    product: Callable[[Array, Array], Array] | None = None,
+) -> Array:
+    """Scores of canonical coordinates, weighted one by one; `product` is that of BLAS, which tapes differentiate."""
     a, b = x.coordinates * parameters[0], y.coordinates * parameters[1]
-    return products(a, b) + namespace_of(b).sum(b * b * parameters[2], axis=1)[None, :]
+    both = a @ b.T if product is None else product(a, b)
+    return both + namespace_of(b).sum(b * b * parameters[2], axis=1)[None, :]
 
 
 def gaussian(squares: Array, pairs: Pairs) -> Array:
     """Log density ratio of Gaussians with these squared canonical correlations."""
-    return _linear_scores(_linear(squares), *pairs)
+    return _linear_scores(_linear(squares), *pairs, product=products)
 
 
 def _sizes(width: int, added: int) -> tuple[int, int, int, int]:

@@ -140,7 +140,7 @@ def fitted_kernels(train: Pairs, columns: Sequence[int]) -> Kernels:
     for _ in range(ITERATIONS):
         joint = written(xp.multiply, table, shares, out=joint)
         joint /= xp.sum(joint, axis=1, keepdims=True)
-        shares = xp.mean(joint, axis=0)
+        shares = xp.sum(joint, axis=0) / count
     numbers = [float(shares[k]) for k in range(1, table.shape[1])]
     kept = [(share, kind) for share, kind in zip(numbers, kinds, strict=True) if share > SMALLEST]
     total = math.fsum(share for share, _ in kept)

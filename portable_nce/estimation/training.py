@@ -66,13 +66,12 @@ def library_of(like: Array) -> Library:
     return Library(entered, adapter_of(like).compiled)
 
 
-def _batch(number: int, size: int, random: Random, like: Array) -> Array:
+def _batch(number: int, places: Array, random: Random) -> Array:
     """Numbers of random pairs: an arithmetic sequence modulo their number, much cheaper than a permutation."""
     start, stride = random.randrange(number), random.randrange(1, max(2, number))
     while math.gcd(stride, number) > 1:
         stride = random.randrange(1, number)
-    steps = namespace_of(like).arange(min(size, number), device=device_of(like))
-    return (start + stride * steps) % number
+    return (start + stride * places) % number
 
 
 class _Steps:
@@ -93,7 +92,10 @@ class _Steps:
 
     def step(self, numbers: Array, decay: float, scale: float, root: float) -> None:
         """Step on the training pairs of these numbers; `decay` multiplies the parameters."""
-        state, pairs = (self.parameters, self.first, self.second), self.trainer.library.entered(self.train.taken(numbers))
+        state, pairs = (
+            (self.parameters, self.first, self.second),
+            self.trainer.library.entered(self.train.taken(numbers)),
+        )
         self.parameters, self.first, self.second = self.trainer.step(state, *pairs, (decay, scale, root))
 
 
@@ -130,10 +132,12 @@ class Trainer:
         # Do not restart from zero last layers, which have no gradient.
         restart, kept = self.initial(random, start, (train.x.features.shape[1], train.y.features.shape[1]))
         best, steps = float(self.loss(kept, *self.library.entered(stop))), self._steps(restart, train, stop)
+        number, like = train.number, train.x.coordinates
+        places = namespace_of(like).arange(min(self.batch, number), device=device_of(like))
         waited = drops = 0
         for step in range(1, self.steps + 1):
             rate = RATE * min(1.0, step / WARM_UP) * DROP**drops
-            numbers = _batch(train.number, self.batch, random, train.x.coordinates)
+            numbers = _batch(number, places, random)
             corrections = rate / (1.0 - 0.9**step), 1.0 / math.sqrt(1.0 - 0.999**step)
             steps.step(numbers, 1.0 - DECAY * rate, *corrections)
             if step % EVERY == 0:
@@ -153,4 +157,4 @@ class Trainer:
         np = numpy_of(train.x.features) if self.is_separable else None
         if np is None:
             return _Steps(self, parameters, train, stop)
-        return SeparableSteps(np, parameters, train, stop, self.batch, self.exceptions)
+        return SeparableSteps(np, parameters, train, stop, batch=self.batch, exceptions=self.exceptions)

@@ -125,6 +125,20 @@ def test_a_seed_gives_the_same_numbers_and_a_generator_gives_seeds() -> None:
     assert values(fresh) == values(estimate(x, y, rng=fresh.settings.seed, steps=25))
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"given": np.arange(120) % 2}, {"transform": "standardize", "batch": 16}], ids=repr
+)
+@pytest.mark.parametrize("columns", [1, 2])
+def test_arrays_that_are_kept_give_the_same_numbers(
+    options: Any, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, noise = np.random.default_rng(2).normal(size=(2, 120, columns))
+    found = values(estimate(x, x + noise, **options))
+    for module in ("host", "training"):  # as in libraries whose functions take no `out`
+        monkeypatch.setattr(f"portable_nce.estimation.{module}.numpy_of", lambda _: None)
+    assert values(estimate(x, x + noise, **options)) == found
+
+
 def test_a_ceiling_is_flagged() -> None:
     x = np.random.default_rng(0).normal(size=300)
     found = estimate(x, x)
