@@ -17,7 +17,7 @@ from .features import CriticInputs, Pairs
 __all__ = ["SeparableSteps"]
 
 
-class _Network:
+class _NetworkArrays:
     """Layers with arrays for the outputs of a fixed number of rows, and for their cotangents."""
 
     def __init__(self, np: Any, layers: Sequence[Array], gradients: Sequence[Array], rows: int) -> None:
@@ -51,14 +51,14 @@ class _Network:
                 cotangent = before
 
 
-class _Critic:
+class _CriticArrays:
     """Softmax and gradient of a critic for a fixed number of pairs."""
 
     def __init__(
         self, np: Any, parts: Sequence[Array], gradients: Sequence[Array], rows: int, exceptions: float
     ) -> None:
         self.np, self.parts, self.gradients, self.exceptions = np, parts, gradients, exceptions
-        self.networks = [_Network(np, parts[k : k + 6], gradients[k : k + 6], rows) for k in (3, 9)]
+        self.networks = [_NetworkArrays(np, parts[k : k + 6], gradients[k : k + 6], rows) for k in (3, 9)]
         dtype = parts[0].dtype
         self.scores, self.more = (np.empty((rows, rows), dtype) for _ in range(2))
         self.diagonal = self.scores.reshape(-1)[:: rows + 1]
@@ -116,8 +116,8 @@ class SeparableSteps:
         self.gradient, self.first, self.second, self.spare, self.other = (np.zeros_like(self.vector) for _ in range(5))
         parts, gradients = (separable_parts(z, *train) for z in (self.vector, self.gradient))
         rows = min(batch, train.number)
-        self.critic = _Critic(np, parts, gradients, rows, exceptions)
-        self.on_stop = _Critic(np, parts, gradients, stop.number, exceptions)
+        self.critic = _CriticArrays(np, parts, gradients, rows, exceptions)
+        self.on_stop = _CriticArrays(np, parts, gradients, stop.number, exceptions)
         self.batch = [
             z._replace(coordinates=np.empty_like(z.coordinates[:rows]), features=np.empty_like(z.features[:rows]))
             for z in train
