@@ -120,6 +120,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="file with a label for each row; dependent rows share a label",
     )
+    information.add_argument(
+        "--given",
+        type=Path,
+        metavar="FILE",
+        help="file with the columns of a third variable: whole numbers and names are categories, with a lower limit; "
+        "decimal numbers give a range without a limit",
+    )
     information.add_argument("--order", type=Path, metavar="FILE", help="file with the time of each row of a series")
     information.add_argument(
         "--critic",

@@ -6,11 +6,12 @@ import csv
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..estimation import MutualInformation, mutual_information
+from ..estimation import ConditionalInformation, MutualInformation, mutual_information
 from .libraries import Unavailable, require
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ def information(options: Namespace) -> int:
     require({"numpy": "NumPy"}, "numpy")
     x, y = _loaded(options.files)
     groups, order = (None if path is None else _labels(path) for path in (options.groups, options.order))
+    given = None if options.given is None else _array(options.given, whole=True)
     try:
         result = mutual_information(
             x,
             y,
+            given=given,
             rng=options.seed,
             critic=options.critic,
             transform=options.transform,
@@ -46,8 +49,12 @@ def information(options: Namespace) -> int:
         )
     except (TypeError, ValueError) as error:
         raise Unavailable(str(error)) from error
-    print(json.dumps(_plain(result)) if options.json else f"{result}\n{result.sentence()}\n\n{result.report()}")
     where = sys.stderr if options.json else sys.stdout
+    if isinstance(result, ConditionalInformation):
+        print(json.dumps(result.to_dict()) if options.json else result)
+        print("no picture: there is none given numbers", file=where)
+        return 0
+    print(json.dumps(_plain(result)) if options.json else f"{result}\n{result.sentence()}\n\n{result.report()}")
     if find_spec("matplotlib") is None:
         print("no picture: Matplotlib is not installed", file=where)
         return 0
@@ -81,11 +88,11 @@ def _loaded(files: list[Path]) -> tuple[Values, Values]:
     return x, y
 
 
-def _array(path: Path) -> Values:
-    """Array of an npy, npz or csv file."""
+def _array(path: Path, *, whole: bool = False) -> Values:
+    """Array of an npy, npz or csv file; `whole` keeps whole numbers of a csv file as integers."""
     import numpy as np
 
-    result = _opened(path)
+    result = _opened(path, whole=whole)
     if isinstance(result, np.ndarray):
         return result
     if len(result) != 1:
@@ -101,7 +108,7 @@ def _labels(path: Path) -> list[Any]:
     return list(found.ravel().tolist())
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path, *, whole: bool = False) -> Any:
     """Array, or dict of arrays, read by NumPy from a file."""
     import numpy as np
 
@@ -111,16 +118,17 @@ def _opened(path: Path) -> Any:
                 return dict(archive)
         if path.suffix == ".npy":
             return np.load(path)
-        return read_table(path)
+        return read_table(path, whole=whole)
     except (OSError, ValueError, EOFError, csv.Error) as error:
         raise Unavailable(f"{path}: {error}") from error
 
 
-def read_table(path: Path) -> Values:
+def read_table(path: Path, *, whole: bool = False) -> Values:
     """Numbers or names of a file of lines, with commas, semicolons or tabs between them, and perhaps a header.
 
     With semicolons or tabs, numbers may have decimal commas.
     The first line is a header if none of its cells is a number, and the second line has one.
+    With `whole`, a table of numbers without decimal point and exponent has integers.
     """
     import numpy as np
 
@@ -140,8 +148,10 @@ def read_table(path: Path) -> Values:
     missing = [k for k, line in enumerate(lines, 1) if any(not cell.strip() for cell in line)]
     if missing:
         raise ValueError(f"row {missing[0]} has an empty cell; leave such rows out of both files")
-    numbers = all(_is_number(cell) for line in lines for cell in line)
-    table = np.asarray([[float(cell) if numbers else cell.strip() for cell in line] for line in lines])
+    cells = [cell for line in lines for cell in line]
+    numbers, integers = all(map(_is_number, cells)), whole and all(map(_is_integer, cells))
+    entry: Callable[[str], Any] = int if integers else float if numbers else str.strip
+    table = np.asarray([[entry(cell) for cell in line] for line in lines])
     return table[:, 0] if table.shape[1] == 1 else table
 
 
@@ -154,6 +164,14 @@ def _with_point(cell: str) -> str:
 def _is_number(cell: str) -> bool:
     try:
         float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_integer(cell: str) -> bool:
+    try:
+        int(cell)
     except ValueError:
         return False
     return True

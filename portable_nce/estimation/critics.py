@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from .. import from_scores
-from .._core.autodiff import grad
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
-from .features import CriticInputs, Pairs, same_category
+from .features import CriticInputs, Pairs, products, same_category
+from .host import written
 
-__all__ = ["JOINT", "SEPARABLE", "Critic", "CriticLosses", "gaussian", "mean_loss", "own", "row_losses"]
+__all__ = [
+    "JOINT",
+    "OUTPUTS",
+    "RULED_OUT",
+    "SEPARABLE",
+    "Critic",
+    "CriticLosses",
+    "gaussian",
+    "mean_loss",
+    "own",
+    "row_losses",
+    "separable_parts",
+]
 
 HIDDEN, OUTPUTS = 64, 32
 RULED_OUT = -1e30
@@ -64,8 +76,9 @@ def row_losses(scores: Array, exceptions: float, first: int = 0, same: Array | N
     if same is not None:
         scores = xp.where(same, scores, xp.full_like(scores, RULED_OUT))
         counts = xp.sum(xp.astype(same, scores.dtype), axis=1)
-    weights = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
-    softmax = weights / xp.sum(weights, axis=1, keepdims=True)
+    softmax = scores - xp.max(scores, axis=1, keepdims=True)
+    softmax = written(xp.exp, softmax, out=softmax)
+    softmax /= xp.sum(softmax, axis=1, keepdims=True)
     places = xp.arange(scores.shape[0], device=device_of(scores)) * (scores.shape[1] + 1) + first
     positives = (1.0 - exceptions) * xp.take(xp.reshape(softmax, (-1,)), places)
     probabilities = positives + exceptions / counts
@@ -83,14 +96,25 @@ def _by_differentiation(
 ) -> Callable[[Any, CriticInputs, CriticInputs, float], Any]:
     """Gradient of the mean loss of a score function, by the library."""
 
-    def loss(parameters: Any, x: CriticInputs, y: CriticInputs, exceptions: float) -> Array:
-        same = same_category(x, y)
-        rows = from_scores.info_nce(scores(parameters, x, y), mask=same, reduction="none")
-        xp = namespace_of(rows)
-        counts = x.scores.shape[0] if same is None else xp.sum(xp.astype(same, rows.dtype), axis=1)
-        return xp.mean(-xp.log((1.0 - exceptions) * xp.exp(-rows) + exceptions / counts))
+    @cache
+    def made() -> Callable[[Any, CriticInputs, CriticInputs, float], Any]:
+        # The losses take longer to import than the rest of this package, which needs none of them.
+        from .. import from_scores  # noqa: PLC0415
+        from .._core.autodiff import grad  # noqa: PLC0415
 
-    return grad(loss)
+        def loss(parameters: Any, x: CriticInputs, y: CriticInputs, exceptions: float) -> Array:
+            same = same_category(x, y)
+            rows = from_scores.info_nce(scores(parameters, x, y), mask=same, reduction="none")
+            xp = namespace_of(rows)
+            counts = x.scores.shape[0] if same is None else xp.sum(xp.astype(same, rows.dtype), axis=1)
+            return xp.mean(-xp.log((1.0 - exceptions) * xp.exp(-rows) + exceptions / counts))
+
+        return grad(loss)
+
+    def gradient(parameters: Any, x: CriticInputs, y: CriticInputs, exceptions: float) -> Any:
+        return made()(parameters, x, y, exceptions)
+
+    return gradient
 
 
 # ------------------------------------------------------------------------------------------------------------- networks
@@ -98,8 +122,8 @@ def _by_differentiation(
 
 def _uniform(random: Random, count: int, deviation: float) -> list[float]:
     """Uniform random numbers of mean 0."""
-    limit = math.sqrt(3.0) * deviation
-    return [limit * (2.0 * random.random() - 1.0) for _ in range(count)]
+    limit, draw = math.sqrt(3.0) * deviation, random.random
+    return [limit * (2.0 * draw() - 1.0) for _ in range(count)]
 
 
 def _network(random: Random, sizes: Sequence[int], last: float = 1.0) -> list[float]:
@@ -159,22 +183,29 @@ def _linear(squares: Array) -> list[Array]:
     return [root, root, -0.5 * r]  # b is scaled by root
 
 
-def _linear_scores(parameters: Sequence[Array], x: CriticInputs, y: CriticInputs) -> Array:
-    """Scores of canonical coordinates, weighted one by one."""
+def _linear_scores(
+    parameters: Sequence[Array],
+    x: CriticInputs,
+    y: CriticInputs,
+    product: Callable[[Array, Array], Array] | None = None,
+) -> Array:
+    """Scores of canonical coordinates, weighted one by one; `product` is that of BLAS, which tapes differentiate."""
     a, b = x.coordinates * parameters[0], y.coordinates * parameters[1]
-    return a @ b.T + namespace_of(b).sum(b * b * parameters[2], axis=1)[None, :]
+    both = a @ b.T if product is None else product(a, b)
+    return both + namespace_of(b).sum(b * b * parameters[2], axis=1)[None, :]
 
 
 def gaussian(squares: Array, pairs: Pairs) -> Array:
     """Log density ratio of Gaussians with these squared canonical correlations."""
-    return _linear_scores(_linear(squares), *pairs)
+    return _linear_scores(_linear(squares), *pairs, product=products)
 
 
 def _sizes(width: int, added: int) -> tuple[int, int, int, int]:
     return width, HIDDEN, HIDDEN, OUTPUTS + added
 
 
-def _separable_parts(parameters: Array, x: CriticInputs, y: CriticInputs) -> list[Array]:
+def separable_parts(parameters: Array, x: CriticInputs, y: CriticInputs) -> list[Array]:
+    """Three weights of the linear critic, then the layers of the network of x and of that of y."""
     linear = [(x.coordinates.shape[1],)] * 3
     networks = [_shapes(_sizes(z.features.shape[1], k)) for k, z in enumerate((x, y))]
     return _parts(parameters, [*linear, *networks[0], *networks[1]])
@@ -189,14 +220,14 @@ def _initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple
 
 
 def _separable_scores(parameters: Array, x: CriticInputs, y: CriticInputs) -> Array:
-    parts = _separable_parts(parameters, x, y)
+    parts = separable_parts(parameters, x, y)
     u, v = _run(parts[3:9], x.features)[-1], _run(parts[9:15], y.features)[-1]
     return _linear_scores(parts, x, y) + u @ v[:, :OUTPUTS].T + v[:, OUTPUTS][None, :]
 
 
 def _separable_gradient(parameters: Array, x: CriticInputs, y: CriticInputs, exceptions: float) -> Array:
     """Gradient in closed form: the derivative by the scores is the softmax minus the identity, by shares, over N."""
-    parts = _separable_parts(parameters, x, y)
+    parts = separable_parts(parameters, x, y)
     left, right = _run(parts[3:9], x.features), _run(parts[9:15], y.features)
     u, v, offsets = left[-1], right[-1][:, :OUTPUTS], right[-1][:, OUTPUTS]
     scores = _linear_scores(parts, x, y) + u @ v.T + offsets[None, :]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from .._core.checks import check_bool
+from .records import ResultRecord
 from .result import MutualInformation
 
 __all__ = ["InformationDifference", "difference"]
 
 
-class InformationDifference(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class InformationDifference(ResultRecord):
     """Difference of two estimates of mutual information in nats.
 
     Attributes
@@ -68,7 +70,7 @@ def difference(first: MutualInformation, second: MutualInformation, /, *, paired
     Returns
     -------
     InformationDifference
-        Named tuple in nats, with a readable `repr`.
+        Record in nats, with a readable `repr`.
 
     Raises
     ------

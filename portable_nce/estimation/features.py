@@ -20,6 +20,7 @@ __all__ = [
     "fitted",
     "indices",
     "normal_scores",
+    "products",
     "same_category",
     "telling_products",
 ]
@@ -97,10 +98,21 @@ def same_category(x: CriticInputs, y: CriticInputs) -> Array | None:
     return x.categories[:, None] == y.categories[None, :]
 
 
+def products(x: Array, y: Array) -> Array:
+    """Inner products (n, k) of the rows of x and of y; of one column without BLAS, which takes five times as long."""
+    return x * y.T if x.shape[1] == 1 else x @ y.T
+
+
 def indices(numbers: Iterable[int], like: Array) -> Array:
     """Row indices as an array of the library and device of another."""
     xp = namespace_of(like)
     return xp.asarray(list(numbers), dtype=xp.int32, device=device_of(like))
+
+
+def _limited(x: Array, low: float, high: float) -> Array:
+    """Array between two numbers, without `clip`, whose first call on NumPy imports all of NumPy's modules."""
+    xp, some = namespace_of(x), x[:1, ...]
+    return xp.minimum(xp.maximum(x, xp.full_like(some, low)), xp.full_like(some, high))
 
 
 class Product(NamedTuple):
@@ -130,7 +142,7 @@ class Scaler(NamedTuple):
     def __call__(self, x: Array) -> CriticInputs:
         """Coordinates for linear critics, and features for networks."""
         xp, width = namespace_of(x), x.shape[1]
-        standard = xp.clip((x - self.mean) / self.deviation, -LIMIT, LIMIT)
+        standard = _limited((x - self.mean) / self.deviation, -LIMIT, LIMIT)
         if self.transform == "standardize":
             return CriticInputs(standard, standard, standard)
         x = _ranked(xp, x, self.mean, self.middle)
@@ -209,13 +221,13 @@ def normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
     column, x = column + 0.0, x + 0.0  # contiguous, as PyTorch asks
     low = xp.astype(xp.searchsorted(column, x, side="left"), x.dtype)
     high = xp.astype(xp.searchsorted(column, x, side="right"), x.dtype)
-    below = xp.take(column, xp.astype(xp.clip(low - 1, 0, count - 1), xp.int32))
-    above = xp.take(column, xp.astype(xp.clip(low, 0, count - 1), xp.int32))
+    below = xp.take(column, xp.astype(_limited(low - 1, 0, count - 1), xp.int32))
+    above = xp.take(column, xp.astype(_limited(low, 0, count - 1), xp.int32))
     step = above - below
     share = xp.where(step > 0, (x - below) / xp.where(step > 0, step, xp.ones_like(step)), xp.zeros_like(step))
     between = xp.logical_and(low == high, xp.logical_and(low > 0, low < count))
     place = xp.where(between, low - 0.5 + share, 0.5 * (low + high))
-    p = xp.clip(place / count, 0.5 / count, 1.0 - 0.5 / count)
+    p = _limited(place / count, 0.5 / count, 1.0 - 0.5 / count)
     return 4.91 * (p**0.14 - (1.0 - p) ** 0.14)
 
 
@@ -240,7 +252,7 @@ class Canonical(NamedTuple):
         xp, noise = namespace_of(self.squares), multiple * self.noise
         if noise >= 1.0:
             return self._replace(squares=xp.zeros_like(self.squares))
-        return self._replace(squares=xp.clip((self.squares - noise) / (1.0 - noise), 0.0, 1.0 - SMALLEST))
+        return self._replace(squares=_limited((self.squares - noise) / (1.0 - noise), 0.0, 1.0 - SMALLEST))
 
 
 def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
@@ -254,7 +266,7 @@ def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
     for ridge in ridges:
         first, second = (_whitening(xp, spectrum, ridge) for spectrum in spectra)
         left, correlations, right = xp.linalg.svd(first.T @ between @ second, full_matrices=False)
-        squares = xp.clip(correlations, 0.0, 1.0) ** 2
+        squares = _limited(correlations, 0.0, 1.0) ** 2
         result.append(Canonical(means, (first @ left, second @ right.T), squares, noise))
     return result
 

@@ -15,7 +15,7 @@ from .._core.namespace import is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 
-__all__ = ["MOST_INDICATORS", "labels_of", "library_name", "on_host", "one_thread"]
+__all__ = ["MOST_INDICATORS", "labels_of", "library_name", "numpy_of", "on_host", "one_thread", "written"]
 
 MOST_INDICATORS = 20
 """Most values of a column of categories that get an indicator each; more values are numbered in sorted order."""
@@ -111,6 +111,20 @@ def library_name(x: Array) -> str:
     known = {"numpy": "NumPy", "torch": "PyTorch", "jaxlib": "JAX", "mlx": "MLX", "cupy": "CuPy"}.get(name, name)
     found = getattr(sys.modules.get(name), "__version__", "")
     return f"{known} {found}".rstrip()
+
+
+def numpy_of(x: Array) -> Any:
+    """NumPy if the array is one of its own, else None."""
+    np = sys.modules.get("numpy")
+    return np if np is not None and type(x) is np.ndarray else None
+
+
+def written(function: Callable[..., Array], *operands: Any, out: Array) -> Array:
+    """Result of an elementwise function: in the memory of `out` if NumPy computes, in a new array otherwise.
+
+    New arrays of some 100 kB and more cost as much as the operation: NumPy's allocator returns them to the system.
+    """
+    return function(*operands) if numpy_of(out) is None else function(*operands, out=out)
 
 
 # -------------------------------------------------------------------------------------------------------------- threads

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
@@ -15,6 +15,7 @@ from .features import canonical, indices
 from .folds import Clusters, by_label
 from .kernels import fitted_kernels
 from .models import scaling, spaces_of
+from .records import ResultRecord
 from .result import FLAGS, WITHHOLDING
 from .sample import Sample
 from .training import RIDGES, SHRINKING
@@ -35,7 +36,8 @@ CHUNK = 2**21
 """Numbers held at a time."""
 
 
-class IndependenceTest(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class IndependenceTest(ResultRecord):
     """Test of the independence of two arrays.
 
     Attributes

@@ -176,7 +176,7 @@ def mutual_information(
     Returns
     -------
     MutualInformation or ConditionalInformation
-        Named tuple in nats, with a readable `repr`; with floats as `given`, the second.
+        Record in nats, with a readable `repr`; with floats as `given`, the second.
 
     Raises
     ------
@@ -310,7 +310,7 @@ def independence_test(
     Returns
     -------
     IndependenceTest
-        Named tuple with `p`, the probabilities of the parts, and a readable `repr`.
+        Record with `p`, the probabilities of the parts, and a readable `repr`.
 
     Raises
     ------

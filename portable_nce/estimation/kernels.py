@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
-from .features import CriticInputs, Pairs
+from .features import CriticInputs, Pairs, products
+from .host import written
 
 __all__ = ["Kernels", "fitted_kernels"]
 
@@ -68,7 +69,9 @@ class Kernels(NamedTuple):
 
         for share, space, left, right in self.components:
             (a, of_a), (b, of_b) = masses("x", space, left), masses("y", space, right)
-            total = total + share * _ratio(a @ b.T, of_a[:, None], of_b[None, :], a.shape[1])
+            ratio = _ratio(a @ b.T, of_a[:, None], of_b[None, :], a.shape[1])
+            ratio *= share
+            total += ratio
         return xp.log(total)
 
 
@@ -80,16 +83,25 @@ def _view(inputs: CriticInputs, columns: int) -> Array:
 def _squares(x: Array, y: Array) -> Array:
     xp = namespace_of(x)
     squares = xp.sum(x * x, axis=1)[:, None] + xp.sum(y * y, axis=1)[None, :]
-    squares -= 2.0 * (x @ y.T)
-    return xp.maximum(squares, xp.zeros_like(squares[:1, :]))
+    both = products(x, y)
+    both *= 2.0
+    squares -= both
+    return written(xp.maximum, squares, xp.zeros_like(squares[:1, :]), out=squares)
 
 
 def _masses(squares: Array, width: float) -> Array:
-    return namespace_of(squares).exp(squares * (-0.5 / width**2))
+    scaled = squares * (-0.5 / width**2)
+    return written(namespace_of(scaled).exp, scaled, out=scaled)
 
 
 def _ratio(both: Array, left: Array, right: Array, count: int) -> Array:
-    return (both + PRIOR) / (left * right / count + PRIOR)
+    """Ratio of the kernels of both arrays to those expected; overwrites `both` if the library can."""
+    expected = left * right
+    expected /= count
+    expected += PRIOR
+    both += PRIOR
+    both /= expected
+    return both
 
 
 def _ratios(x: Array, y: Array) -> list[Array]:
@@ -97,9 +109,10 @@ def _ratios(x: Array, y: Array) -> list[Array]:
     xp, count = namespace_of(x), x.shape[1]
     masses = [[_masses(squares, width) for width in WIDTHS] for squares in (x, y)]
     sums = [[xp.sum(mass, axis=1) for mass in of_side] for of_side in masses]
+    spare = xp.empty_like(x)
     return [
         # Without others, the ratio is 1.
-        _ratio(xp.sum(left * right, axis=1), of_left, of_right, max(count - 1, 1))
+        _ratio(xp.sum(written(xp.multiply, left, right, out=spare), axis=1), of_left, of_right, max(count - 1, 1))
         for left, of_left in zip(masses[0], sums[0], strict=True)
         for right, of_right in zip(masses[1], sums[1], strict=True)
     ]
@@ -123,11 +136,11 @@ def fitted_kernels(train: Pairs, columns: Sequence[int]) -> Kernels:
         ratios += [xp.concat(each, axis=0) for each in zip(*parts, strict=True)]
         kinds += [(space, left, right) for left in WIDTHS for right in WIDTHS]
     table = xp.stack([xp.ones_like(ratios[0]), *ratios], axis=1)
-    shares = xp.full_like(table[0, :], 1.0 / table.shape[1])
+    shares, joint = xp.full_like(table[0, :], 1.0 / table.shape[1]), xp.empty_like(table)
     for _ in range(ITERATIONS):
-        joint = table * shares
+        joint = written(xp.multiply, table, shares, out=joint)
         joint /= xp.sum(joint, axis=1, keepdims=True)
-        shares = xp.mean(joint, axis=0)
+        shares = xp.sum(joint, axis=0) / count
     numbers = [float(shares[k]) for k in range(1, table.shape[1])]
     kept = [(share, kind) for share, kind in zip(numbers, kinds, strict=True) if share > SMALLEST]
     total = math.fsum(share for share, _ in kept)

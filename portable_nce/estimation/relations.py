@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from .._core.namespace import namespace_of
 from .host import on_host
+from .records import ResultRecord
 from .result import MutualInformation
 from .statistics import holm, p_value
 
 __all__ = ["ColumnInformation", "ColumnTable", "ConditionalInformation", "by_column", "conditional"]
 
 
-class ConditionalInformation(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class ConditionalInformation(ResultRecord):
     """Estimate of ``I(x; y | z) = I(x; y, z) - I(x; z)`` in nats, a difference of two bounds and no bound itself.
 
     It has no lower limit: what the critics miss of ``I(x; z)`` is added to it.
@@ -73,7 +76,8 @@ def conditional(
     return ConditionalInformation(value, error, 0.0 if math.isnan(low) else max(low, 0.0), high, first, second)
 
 
-class ColumnInformation(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnInformation(ResultRecord):
     """Information of one column of x about y.
 
     Attributes

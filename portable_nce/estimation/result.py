@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from html import escape
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from .display import draw
+from .records import ResultRecord
 from .texts import Units, report
 
 __all__ = ["FLAGS", "WITHHOLDING", "MutualInformation", "Settings"]
@@ -30,7 +31,8 @@ WITHHOLDING = {"too few pairs", "one group dominates", "serial dependence", "nul
 """Flags that rule out `lower`, too."""
 
 
-class Settings(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Settings(ResultRecord):
     """How an estimate was made.
 
     Attributes
@@ -82,7 +84,8 @@ class Settings(NamedTuple):
         return f"{self.pairs} pairs" + ("" if self.unit == "pairs" else f" in {self.groups} {self.unit}")
 
 
-class MutualInformation(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class MutualInformation(ResultRecord):
     """Estimate of mutual information in nats.
 
     Attributes
@@ -141,15 +144,13 @@ class MutualInformation(NamedTuple):
         ]
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        """Summary for notebooks."""
-        return f"<pre>{escape(repr(self))}</pre>"
-
     def to_dict(self) -> dict[str, Any]:
         """Fields by name, but `influences`, and those of `settings`, as JSON takes them: None in place of NaN."""
-        known = {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in self._asdict().items()}
+        known = ResultRecord.to_dict(
+            self
+        )  # super() fails in a class with slots: github.com/python/cpython/issues/90562
         del known["influences"]  # as many as rows
-        return {**known, "settings": self.settings._asdict()}
+        return known
 
     def sentence(self) -> str:
         """One sentence for a paper: number, confidence, pairs, critic, version and seed."""

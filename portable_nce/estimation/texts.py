@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .._core.checks import check_choice
+from .records import ResultRecord
 
 if TYPE_CHECKING:
     from .result import MutualInformation, Settings
@@ -100,7 +102,8 @@ def _of_range(
     )
 
 
-class TableRow(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class TableRow(ResultRecord):
     """Numbers of one result, in the units of the table; NaN if withheld."""
 
     name: str
@@ -170,7 +173,19 @@ def table(results: Mapping[str, MutualInformation], *, units: Units = "nats") ->
         raise TypeError(f"results: expected a mapping of names to results, got {type(results).__name__}")
     rows = []
     for name, found in results.items():
-        lower, estimate, low, high, bound, error = (number / SIZES[units] for number in found[:6])
-        made, flags = found.settings, ", ".join(found.flags)
-        rows.append(TableRow(str(name), lower, bound, error, estimate, low, high, made.pairs, made.groups, flags))
+        made, size = found.settings, SIZES[units]
+        rows.append(
+            TableRow(
+                name=str(name),
+                lower=found.lower / size,
+                bound=found.bound / size,
+                error=found.error / size,
+                estimate=found.estimate / size,
+                low=found.low / size,
+                high=found.high / size,
+                pairs=made.pairs,
+                groups=made.groups,
+                flags=", ".join(found.flags),
+            )
+        )
     return ResultTable(rows)

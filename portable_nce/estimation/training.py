@@ -11,8 +11,10 @@ from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .._core.trees import mapped
-from .critics import Critic, gaussian, mean_loss, row_losses
+from .buffered import SeparableSteps
+from .critics import SEPARABLE, Critic, gaussian, mean_loss, row_losses
 from .features import Canonical, CriticInputs, Pairs, canonical, same_category
+from .host import numpy_of
 
 __all__ = ["HOST", "Library", "Trained", "Trainer", "best_start", "library_of"]
 
@@ -64,14 +66,37 @@ def library_of(like: Array) -> Library:
     return Library(entered, adapter_of(like).compiled)
 
 
-def _batch(pairs: Pairs, size: int, random: Random) -> Pairs:
-    """Random pairs: an arithmetic sequence modulo their number, much cheaper than a permutation."""
-    number, like = pairs.number, pairs.x.coordinates
+def _batch(number: int, places: Array, random: Random) -> Array:
+    """Numbers of random pairs: an arithmetic sequence modulo their number, much cheaper than a permutation."""
     start, stride = random.randrange(number), random.randrange(1, max(2, number))
     while math.gcd(stride, number) > 1:
         stride = random.randrange(1, number)
-    steps = namespace_of(like).arange(min(size, number), device=device_of(like))
-    return pairs.taken((start + stride * steps) % number)
+    return (start + stride * places) % number
+
+
+class _Steps:
+    """Steps of Adam from `parameters`, on batches of the training pairs, with losses of the stopping pairs."""
+
+    def __init__(self, trainer: Trainer, parameters: Any, train: Pairs, stop: Pairs) -> None:
+        self.trainer, self.parameters, self.train = trainer, parameters, train
+        self.stop = trainer.library.entered(stop)
+        self.first = self.second = mapped(lambda p: 0.0 * p, parameters)
+
+    def restart(self, parameters: Any) -> None:
+        """Go on from these parameters, with the moments of the gradient."""
+        self.parameters = parameters
+
+    def loss(self) -> float:
+        """Mean loss of the stopping pairs."""
+        return float(self.trainer.loss(self.parameters, *self.stop))
+
+    def step(self, numbers: Array, decay: float, scale: float, root: float) -> None:
+        """Step on the training pairs of these numbers; `decay` multiplies the parameters."""
+        state, pairs = (
+            (self.parameters, self.first, self.second),
+            self.trainer.library.entered(self.train.taken(numbers)),
+        )
+        self.parameters, self.first, self.second = self.trainer.step(state, *pairs, (decay, scale, root))
 
 
 class Trainer:
@@ -83,19 +108,20 @@ class Trainer:
     def __init__(self, critic: Critic, library: Library, *, steps: int, batch: int, exceptions: float) -> None:
         self.initial, self.steps, self.batch, self.library = critic.initial, steps, batch, library
         self.exceptions, gradient = exceptions, critic.gradient
+        self.is_separable = critic is SEPARABLE and library is HOST
 
         def loss(parameters: Any, x: CriticInputs, y: CriticInputs) -> Array:
             losses = row_losses(critic.scores(parameters, x, y), exceptions, same=same_category(x, y)).losses
             return namespace_of(losses).mean(losses)
 
         def step(state: Any, x: CriticInputs, y: CriticInputs, rates: tuple[float, float, float]) -> Any:
-            (parameters, first, second), (rate, scale, root) = state, rates
+            (parameters, first, second), (decay, scale, root) = state, rates
             slopes = gradient(parameters, x, y, exceptions)
             first = mapped(lambda m, g: 0.9 * m + 0.1 * g, first, slopes)
             second = mapped(lambda v, g: 0.999 * v + 0.001 * g * g, second, slopes)
 
             def update(p: Array, m: Array, v: Array) -> Array:
-                return (1.0 - DECAY * rate) * p - scale * m / (root * namespace_of(v).sqrt(v) + 1e-8)
+                return decay * p - scale * m / (root * namespace_of(v).sqrt(v) + 1e-8)
 
             return mapped(update, parameters, first, second), first, second
 
@@ -105,20 +131,30 @@ class Trainer:
         """Critic with the best bound on the stopping pairs."""
         # Do not restart from zero last layers, which have no gradient.
         restart, kept = self.initial(random, start, (train.x.features.shape[1], train.y.features.shape[1]))
-        stop = self.library.entered(stop)
-        best, zeros = float(self.loss(kept, *stop)), mapped(lambda p: 0.0 * p, restart)
-        state = (restart, zeros, zeros)
+        best, steps = float(self.loss(kept, *self.library.entered(stop))), self._steps(restart, train, stop)
+        number, like = train.number, train.x.coordinates
+        places = namespace_of(like).arange(min(self.batch, number), device=device_of(like))
         waited = drops = 0
         for step in range(1, self.steps + 1):
             rate = RATE * min(1.0, step / WARM_UP) * DROP**drops
-            rates = rate, rate / (1.0 - 0.9**step), 1.0 / math.sqrt(1.0 - 0.999**step)
-            state = self.step(state, *self.library.entered(_batch(train, self.batch, random)), rates)
+            numbers = _batch(number, places, random)
+            corrections = rate / (1.0 - 0.9**step), 1.0 / math.sqrt(1.0 - 0.999**step)
+            steps.step(numbers, 1.0 - DECAY * rate, *corrections)
             if step % EVERY == 0:
-                loss, waited = float(self.loss(state[0], *stop)), waited + 1
+                loss, waited = steps.loss(), waited + 1
                 if loss < best:
-                    best, kept, restart, waited = loss, state[0], state[0], 0
+                    best, waited = loss, 0
+                    kept = restart = steps.parameters
                 if waited == PATIENCE:
-                    state, drops, waited = (restart, *state[1:]), drops + 1, 0
+                    steps.restart(restart)
+                    drops, waited = drops + 1, 0
                     if drops == DROPS:
                         return Trained(kept, converged=True)
         return Trained(kept, converged=False)
+
+    def _steps(self, parameters: Any, train: Pairs, stop: Pairs) -> _Steps | SeparableSteps:
+        """Steps from some parameters, in arrays that are made once if a library with such arrays is at hand."""
+        np = numpy_of(train.x.features) if self.is_separable else None
+        if np is None:
+            return _Steps(self, parameters, train, stop)
+        return SeparableSteps(np, parameters, train, stop, batch=self.batch, exceptions=self.exceptions)

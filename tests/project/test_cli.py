@@ -277,6 +277,51 @@ def test_the_mutual_information_of_files(tmp_path: Path) -> None:
     assert "at least 4 independent groups of rows, got 2" in grouped.stderr
 
 
+def test_the_mutual_information_of_files_given_a_third(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numpy = pytest.importorskip("numpy")
+    x, noise, z = numpy.random.default_rng(0).normal(size=(3, 60))
+    label = numpy.arange(60) % 2
+    for name, array in {"x": x, "y": x + noise, "label": label, "z": z}.items():
+        numpy.save(tmp_path / f"{name}.npy", array)
+    for name, cells in {
+        "integers": label,
+        "names": numpy.asarray(["a", "b"])[label],
+        "decimal": [f"{k}.0" for k in label],
+        "rare": [*label[:59], 7],
+        "short": label[:59],
+        "headed": ["class", *label],
+    }.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(map(str, cells)), encoding="utf-8")
+
+    def given(name: str, *options: str) -> tuple[int, str, str]:
+        files = [str(tmp_path / each) for each in ("x.npy", "y.npy")]
+        more = "--splits", "1", "--steps", "5", "--output", str(tmp_path / "found.png")
+        status = main(["mi", *files, "--given", str(tmp_path / name), *more, *options])
+        return (status, *capsys.readouterr())
+
+    of_call = portable_nce.estimation.mutual_information(x, x + noise, given=label, rng=0, splits=1, steps=5)
+    for name in ("label.npy", "integers.csv", "names.csv", "headed.csv"):
+        status, shown, _ = given(name, "--json")
+        found = json.loads(shown)
+        assert (status, found["settings"]["categories"], found["bound"]) == (0, 2, of_call.bound)
+    assert given("integers.csv")[1].startswith("mutual information given 2 categories of 60 pairs, in nats")
+    for name in ("z.npy", "decimal.csv"):
+        status, shown, said = given(name, "--json")
+        found = json.loads(shown)
+        assert (status, found["low"], found["with_y"]["settings"]["pairs"]) == (0, 0.0, 60)
+        assert "lower" not in found
+        assert "no picture: there is none given numbers" in said
+    assert given("z.npy")[1].startswith("mutual information given a third variable, 60 pairs, in nats")
+    for name, words in (
+        ("rare.csv", "given: expected at least 12 rows of each category, got 1 of 7; merge rare categories"),
+        ("short.csv", "given: expected 60 rows, as in x, got 59"),
+        ("none.csv", "none.csv: [Errno 2] No such file or directory"),
+    ):
+        status, _, said = given(name)
+        assert status == 1
+        assert words in said
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 @pytest.mark.parametrize("point", [".", ","])
 def test_a_file_with_semicolons_or_tabs_may_have_decimal_commas(tmp_path: Path, separator: str, point: str) -> None:

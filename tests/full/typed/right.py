@@ -20,6 +20,7 @@ ARRAY = jnp.eye(4, 3)
 NDARRAY = np.eye(4, 3)
 HALF = np.eye(4, 3, dtype=np.float16)
 SINGLE = np.eye(4, 3, dtype=np.float32)
+COLUMN = np.linspace(0.0, 1.0, 60)
 STRICT = strict.eye(4, 3)
 UNKNOWN: Any = np.eye(4, 3)  # what a library without annotations returns
 
@@ -107,4 +108,16 @@ def modules() -> None:
     assert_type(SupCon(temperature=0.5)(TENSOR, torch.tensor([0, 0, 1, 1])), torch.Tensor)
 
 
-ALL = (every_library, results, dtypes, options, transformations, modules)
+def estimates() -> None:
+    found = pnce.estimation.mutual_information(COLUMN, COLUMN, rng=0, splits=1, steps=1, progress=False)
+    assert_type(found.lower, float)
+    assert_type(found.flags, tuple[str, ...])
+    assert_type(found.curve[0][0], int)
+    assert_type(found.settings.seed, int | None)
+    assert_type(found.to_dict(), dict[str, Any])
+    assert_type(pnce.estimation.independence_test(COLUMN, COLUMN, rng=0).p, float)
+    assert_type(pnce.estimation.difference(found, found, paired=True).low, float)
+    assert_type(pnce.estimation.table({"one": found})[0].pairs, int)
+
+
+ALL = (every_library, results, dtypes, options, transformations, modules, estimates)

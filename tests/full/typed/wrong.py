@@ -86,6 +86,11 @@ def none_for_embeddings() -> None:
     pnce.flat_nce(X, None)  # also wrong
 
 
+def result_as_a_tuple() -> None:
+    column = torch.linspace(0.0, 1.0, 60)
+    _p, *_others = pnce.estimation.independence_test(column, column, rng=0)  # also wrong
+
+
 TYPICAL = (
     misspelt_reduction,
     misspelt_similarity,
@@ -107,4 +112,5 @@ FURTHER = (
     option_of_a_module,
     text_for_embeddings,
     none_for_embeddings,
+    result_as_a_tuple,
 )
