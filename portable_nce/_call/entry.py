@@ -375,7 +375,7 @@ def _check_pairing(args: Arguments) -> PairChecks:
     """
     x, pairing, mask, replicated = args.x, args.pairing, args.options.mask, args.layout.replicated
     n_rows, n_columns = x.shape[0], args.y.shape[0]
-    common = bool(args.partners) or (replicated and pairing.extra_columns)
+    common = len(args.partners) > 0 or (replicated and pairing.extra_columns)
     n_common = n_rows if args.partners else n_columns - n_rows if common else 0
     n_columns += n_rows * len(args.partners)
     across = args.options.across is not None and (pairing.extra_columns or not replicated)
