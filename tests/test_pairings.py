@@ -843,3 +843,10 @@ def test_indices_of_every_integer_dtype(library: str, name: str) -> None:
         if not (library == "jax" and dtype.endswith("64"))
     ]
     assert found == found[:1] * len(found)
+
+
+def test_a_queue_has_one_positive_a_row_and_is_worth_nothing_without_further_columns() -> None:
+    row = X[:1]
+    for pairing in (pairings.queue(), pairings.queue(np.asarray([True]))):
+        assert float(pnce.contrast(row, row, objective="info_nce", pairing=pairing)) == 0.0
+        assert (pairing.one_per_row, pairing.one_per_column) == (True, True)
