@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 HOST: Final = ("numpy", "array-api-strict-strictest", "torch", "torch-halves")
 OWN: Final = (
-    *("tests/losses", "tests/objectives", "tests/core", "tests/backends", "tests/execution/test_engine.py"),
+    *("tests/losses", "tests/objectives", "tests/core", "tests/backends"),
+    *(f"tests/execution/test_{name}.py" for name in ("tiling", "sets", "families", "matrix", "sweep")),
+    "tests/execution/test_products.py::test_products_and_outer_sums_do_not_depend_on_their_order_in_memory",
+    "tests/execution/test_products.py::test_pieces_are_the_rows_of_their_bounds",
     *("tests/test_pairings.py", "tests/test_similarities.py", "tests/test_diagnostics.py"),
     *(f"tests/laws/test_{name}.py" for name in ("pairs_of_options", "array_types", "nan", "rounding")),
     *(f"tests/laws/test_{name}.py" for name in ("left_out", "second_derivatives")),
