@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
+from portable_nce import pairings
 from portable_nce._core import checks
 from portable_nce._execution import matrix, search
 from portable_nce.testing.cases import LOSSES, example
@@ -290,3 +291,55 @@ def test_an_infinite_loss_without_weight_is_no_contribution() -> None:
             dense, streamed = (loss(pairing=pairing, weights=weights, block_size=size) for size in (None, 3))
             assert np.isfinite(dense)
             assert streamed == pytest.approx(dense, rel=1e-12)
+
+
+SIZE = 6
+U, V = np.random.default_rng(7).normal(size=(2, SIZE, 5))
+JUDGED_ROWS, JUDGED_COLUMNS = np.random.default_rng(8).normal(size=(2, SIZE, 3))
+
+
+def with_nan(x: np.ndarray, *where: int, number: float = math.nan) -> np.ndarray:
+    x = np.array(x)
+    x[where] = number
+    return x
+
+
+def weighted_teacher(u: Any, v: Any, rows: Any, columns: Any, **options: Any) -> Any:
+    pairing = pairings.weighted(pairings.teacher(rows, columns, temperature=0.5), np.ones((len(rows), len(columns))))
+    return pnce.contrast(u, v, objective="info_nce", pairing=pairing, **options)
+
+
+JUDGED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "distillation": (pnce.distillation, {}),
+    "sharp": (pnce.distillation, {"teacher_temperature": 0.01}),
+    "cwcl": (pnce.distillation, {"teacher_temperature": None}),
+    "gist": (pnce.gist_embed, {}),
+    "relative": (pnce.gist_embed, {"margin": 0.1, "margin_strategy": "relative"}),
+    "weighted": (weighted_teacher, {}),
+}
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("name", JUDGED)
+def test_masked_rows_and_columns_may_hold_anything(
+    name: str, block_size: int | None, bad: float, *, symmetric: bool
+) -> None:
+    gone, kept = 2, np.asarray([0, 1, 3, 4, 5])
+    mask = np.ones((SIZE, SIZE), dtype=bool)
+    mask[gone], mask[:, gone] = False, False
+    loss, own = JUDGED[name]
+    options = {**own, "temperature": 0.5, "symmetric": symmetric, "block_size": block_size}
+
+    def run(u: np.ndarray, v: np.ndarray, *judged: np.ndarray, **further: Any) -> tuple[Any, Any]:
+        return pnce.value_and_grad(lambda u, v: loss(u, v, *judged, **options, **further), argnums=(0, 1))(u, v)
+
+    wanted, expected = run(*(x[kept] for x in (U, V, JUDGED_ROWS, JUDGED_COLUMNS)))
+    rows, columns = with_nan(JUDGED_ROWS, gone, number=bad), with_nan(JUDGED_COLUMNS, gone, 1, number=bad)
+    for judged in ((rows, JUDGED_COLUMNS), (JUDGED_ROWS, columns), (rows, columns)):
+        value, gradients = run(U, V, *judged, mask=mask)
+        np.testing.assert_allclose(value, wanted, rtol=1e-13)
+        for gradient, of_kept in zip(gradients, expected, strict=True):
+            np.testing.assert_allclose(gradient[kept], of_kept, rtol=1e-10, atol=1e-14)
+        assert not any(gradient[gone].any() for gradient in gradients)
