@@ -200,6 +200,14 @@ VARIANTS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "portable_nce" / 
 SUITE: Final = ("-p", f"{NAME}.testing.plugin", "--pyargs", f"{NAME}.testing.suite")
 """Options of pytest to run the conformance suite, which is part of the package."""
 
+CONTRACT: Final = " or ".join(
+    (
+        *("test_value_and_grad.py", "test_dtypes.py"),
+        *("test_dual_critic[", "test_log_n_ceiling", "test_standard_error"),
+    )
+)
+"""Its tests of `value_and_grad`, of dtypes, and of functions of bounds that are no bounds, for `-k`."""
+
 OBSTACLE: Final = gpu_obstacle()
 NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
 """Variants that cannot run on this machine, and why."""
@@ -546,7 +554,7 @@ def vendored(session: nox.Session) -> None:
     env = vendor(alone_)
     pytest(alone_, "vendored", "tests/vendored/test_alone.py", env=env)
     suite = (argument.replace(NAME, f"dummy._vendor.{NAME}") for argument in SUITE)
-    pytest(alone_, "vendored-suite", *suite, "-k", "test_case or contract or bad_input", env=env)
+    pytest(alone_, "vendored-suite", *suite, "-k", f"test_case or {CONTRACT} or bad_input", env=env)
     pytest(environment(session, "torch"), "vendored-beside", "tests/vendored/test_beside.py", env=env)
 
 
@@ -563,7 +571,7 @@ def integration(session: nox.Session) -> None:
     tester.install("--no-deps", "--no-build-isolation", "--target", str(party), str(metered))
     env = {"PYTHONPATH": os.pathsep.join((str(party), str(ROOT / "tests")))}
     pytest(tester, "plugin", "tests/plugin", env=env)
-    few = "--variant=metered.conformance:VARIANT", "-k", "contract"
+    few = "--variant=metered.conformance:VARIANT", "-k", CONTRACT
     pytest(tester, "plugin-metered", *SUITE, *few, env=env)
 
 
@@ -576,7 +584,7 @@ def minimums(session: nox.Session) -> None:
     further = [name for name in ("mparray", "mlx") if name not in NOT_RUN]
     environment(session, "all").run(*call, "numpy", "array-api-strict-strictest", "jax-x64", *further)
     # Without exact arithmetic: mparray needs a newer NumPy.
-    pytest(lowest, "minimums-numpy", *SUITE, "-k", "test_case or contract or saturation")
+    pytest(lowest, "minimums-numpy", *SUITE, "-k", f"test_case or {CONTRACT} or saturation")
     strictest = "--variant=array-api-strict-strictest", "-k", "test_case"
     pytest(lowest, "minimums-array-api-strict", *SUITE, *strictest)
     few = "test_case and float64 and (clip or dcl or siglip or moco) and not streamed"

@@ -1,7 +1,8 @@
-"""The losses of `LOSSES` as functions of arrays only, for transforms of PyTorch and JAX."""
+"""The losses of `LOSSES` as functions of arrays only, for transforms of PyTorch and JAX; streamed losses."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -15,6 +16,7 @@ import torch
 
 import portable_nce as pnce
 from portable_nce.testing.cases import CASES, LOSSES, WITHOUT_GRADIENT, example
+from portable_nce.testing.variants import differentiate
 
 OF_SCORES = {
     case.loss: case
@@ -88,3 +90,14 @@ class Call:
         """Value and gradients by the tape."""
         value, slopes = pnce.value_and_grad(self, argnums=tuple(range(len(self.numbers))))(*self.numbers)
         return [value, *slopes]
+
+
+def streams_like_the_dense(loss: Callable[..., Any], *arrays: Any, block_sizes: tuple[int, ...] = (1, 3, 8)) -> None:
+    """Compare value and gradients of a loss with and without a block size."""
+    value, gradients = differentiate(functools.partial(loss, block_size=None), arrays)
+    assert np.isfinite(value)
+    for size in block_sizes:
+        again, found = differentiate(functools.partial(loss, block_size=size), arrays)
+        np.testing.assert_allclose(again, value, rtol=1e-11)
+        for ours, dense in zip(found, gradients, strict=True):
+            np.testing.assert_allclose(ours, dense, rtol=1e-9, atol=1e-11 * np.max(np.abs(dense)))

@@ -113,3 +113,11 @@ def test_wrong_calls() -> None:
         top_k_accuracy(QUERY, SCORES.T)
     with pytest.raises(ValueError, match="mask: expected"):
         top_k_accuracy(QUERY, KEY, positives=INDEX, mask=MASK.T)
+
+
+def test_the_accuracy_weighs_rows() -> None:
+    scores = np.asarray([[1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 0.0], [3.0, 2.0, 1.0, 0.0]])
+    accuracy = partial(top_k_accuracy, scores, weights=np.asarray([0.5, 1.5, 2.0]))
+    np.testing.assert_array_equal(accuracy(reduction="none"), [0.0, 1.5, 0.0])
+    assert accuracy(reduction="sum") == 1.5
+    assert [accuracy(), accuracy(k=2)] == pytest.approx([1.5 / 4.0, 2.0 / 4.0])

@@ -609,46 +609,6 @@ def test_arrays_of_a_pairing_have_no_gradient(name: str, block_size: int | None,
 # ----------------------------------------------------------------------------------------------- masks and NaN
 
 
-def weighted_teacher(u: Any, v: Any, rows: Any, columns: Any, **options: Any) -> Any:
-    pairing = pairings.weighted(pairings.teacher(rows, columns, temperature=0.5), np.ones((len(rows), len(columns))))
-    return pnce.contrast(u, v, objective="info_nce", pairing=pairing, **options)
-
-
-JUDGED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "distillation": (pnce.distillation, {}),
-    "sharp": (pnce.distillation, {"teacher_temperature": 0.01}),
-    "cwcl": (pnce.distillation, {"teacher_temperature": None}),
-    "gist": (pnce.gist_embed, {}),
-    "relative": (pnce.gist_embed, {"margin": 0.1, "margin_strategy": "relative"}),
-    "weighted": (weighted_teacher, {}),
-}
-
-
-@directions
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("block_size", [None, 2])
-@pytest.mark.parametrize("name", JUDGED)
-def test_masked_rows_and_columns_may_hold_anything(
-    name: str, block_size: int | None, bad: float, *, symmetric: bool
-) -> None:
-    gone, kept = 2, np.asarray([0, 1, 3, 4, 5])
-    mask = np.ones((SIZE, SIZE), dtype=bool)
-    mask[gone], mask[:, gone] = False, False
-    loss, own = JUDGED[name]
-    options = {**own, "temperature": 0.5, "symmetric": symmetric, "block_size": block_size}
-
-    def run(u: np.ndarray, v: np.ndarray, *judged: np.ndarray, **further: Any) -> tuple[Any, Any]:
-        return pnce.value_and_grad(lambda u, v: loss(u, v, *judged, **options, **further), argnums=(0, 1))(u, v)
-
-    wanted, expected = run(*(x[kept] for x in (U, V, JUDGED_ROWS, JUDGED_COLUMNS)))
-    rows, columns = with_nan(JUDGED_ROWS, gone, number=bad), with_nan(JUDGED_COLUMNS, gone, 1, number=bad)
-    for judged in ((rows, JUDGED_COLUMNS), (JUDGED_ROWS, columns), (rows, columns)):
-        value, gradients = run(U, V, *judged, mask=mask)
-        np.testing.assert_allclose(value, wanted, rtol=1e-13)
-        assert_same([gradient[kept] for gradient in gradients], expected, rtol=1e-10, atol=1e-14)
-        assert not any(gradient[gone].any() for gradient in gradients)
-
-
 SOFT_NAN = pairings.soft(with_nan(WEIGHTS * (KINDS[:, None] == FURTHER_KINDS), 1, 3))
 ROW_AT_INFINITY = with_nan(JUDGED_ROWS, 1, number=math.inf)
 WEIGHTED_NAN = pairings.weighted(pairings.diagonal(), with_nan(WEIGHTS, 1, 3))
@@ -843,3 +803,10 @@ def test_indices_of_every_integer_dtype(library: str, name: str) -> None:
         if not (library == "jax" and dtype.endswith("64"))
     ]
     assert found == found[:1] * len(found)
+
+
+def test_a_queue_has_one_positive_a_row_and_is_worth_nothing_without_further_columns() -> None:
+    row = X[:1]
+    for pairing in (pairings.queue(), pairings.queue(np.asarray([True]))):
+        assert float(pnce.contrast(row, row, objective="info_nce", pairing=pairing)) == 0.0
+        assert (pairing.one_per_row, pairing.one_per_column) == (True, True)

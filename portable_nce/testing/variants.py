@@ -484,8 +484,10 @@ VARIANTS: dict[str, Variant] = {
         Jax(
             name="jax-x64",
             slice=(
-                *("test_case", "contract", "bad_input", "bounds_and_density", "streamed", "out_of_range", "ranks"),
+                *("test_case", "value_and_grad.py", "dtypes.py", "bad_input", "bounds_and_density", "streamed"),
                 *(
+                    "out_of_range",
+                    "ranks",
                     "masked",
                     "minus_infinity",
                     "nothing_is_left",
@@ -508,7 +510,13 @@ VARIANTS: dict[str, Variant] = {
         Jax(name="jax-cuda", platform="cuda", gpu=True, half_products=True),
         CuPy(name="cupy"),
         Mlx(name="mlx"),
-        MPArray(name="mparray", slice=("values_and_gradients", "contract", "awkward", "bad_input")),
+        MPArray(
+            name="mparray",
+            slice=(
+                *("values_and_gradients", "value_and_grad.py", "dtypes.py", "awkward", "bad_input"),
+                *("density.py::test_dual_critic", "log_n_ceiling", "standard_error"),
+            ),
+        ),
     )
 }
 """All variants of the package, by name."""

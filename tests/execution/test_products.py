@@ -1,4 +1,4 @@
-"""The inventory: number and dtypes of the products of each loss of 16-bit embeddings on accelerators.
+"""The inventory: number and dtypes of the products of each loss of 16-bit embeddings on accelerators; and products.
 
 The cases of the conformance suite run on PyTorch's `meta` device, which selects the products of a GPU without computing
 them, or are lowered by JAX for absent platforms. Counted are products of two matrices without a short axis, in units of
@@ -25,6 +25,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
+from portable_nce._execution.products import Operand, outer_sum, pieces, product
 from portable_nce.testing.cases import Case, make_cases
 
 pytestmark = [
@@ -389,3 +390,21 @@ def test_a_product_is_found_where_there_is_one() -> None:
 
     text = jax.jit(every).trace(x, w).lower(lowering_platforms=("cuda",)).as_text()
     assert products(text) == {"bf16": 3, "f32": 1}
+
+
+RNG = np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
+def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: tuple[int, int]) -> None:
+    x, y = (RNG.normal(size=(n, 4)) for n in shape)
+    np.testing.assert_allclose(product(Operand(x), Operand(y)), x @ y.T, rtol=1e-14)
+    np.testing.assert_array_equal(outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
+
+
+def test_pieces_are_the_rows_of_their_bounds() -> None:
+    x = RNG.normal(size=(4, 2))
+    assert pieces(x, [(0, 4)])[0] is x
+    for bounds in ([(1, 3)], [(0, 3)], [(0, 1), (1, 4)]):
+        for (low, high), piece in zip(bounds, pieces(x, bounds), strict=True):
+            np.testing.assert_array_equal(piece, x[low:high])

@@ -1,4 +1,4 @@
-"""Sizes of blocks and tiles on accelerators."""
+"""Sizes of blocks and tiles, on the host and on accelerators."""
 
 from __future__ import annotations
 
@@ -65,3 +65,60 @@ def test_an_array_without_a_device_is_on_the_default_device() -> None:
     with mock.patch.object(type(adapter_of(jnp.zeros(1))), "devices", ("cuda:0",)):
         jax.jit(lambda x: noted(x) + 1)(jnp.zeros(1))
     assert found == [False, True]
+
+
+@pytest.mark.parametrize("block_size", [None, "auto", 1, 7, 100])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (600, 5000), (5000, 600)])
+@pytest.mark.parametrize("mode", ["eager", "traced", "compiled", "whole"])
+@pytest.mark.parametrize("far", [False, True])
+def test_blocks_and_tiles_are_within_the_matrix(
+    mode: str, shape: tuple[int, int], block_size: Any, *, far: bool
+) -> None:
+    rows, columns = shape
+    widths: list[dict[str, Any]] = [{}, {"width": 64}, {"width": 64, "tokens": True}]
+    for found in (
+        tiling.one_sided(rows, columns, block_size, mode=mode, far=far),
+        *(tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=flag) for flag in (False, True)),
+        *(tiling.masked(rows, columns, block_size, mode=mode, **width) for width in widths),
+    ):
+        if isinstance(found.block, tuple):
+            assert mode == "compiled"
+            assert [low for low, _ in found.block] == [0, *(high for _, high in found.block[:-1])]
+            assert found.block[-1][1] == rows
+        else:
+            assert 1 <= found.block <= rows
+        assert isinstance(found.tile, int)
+        assert 1 <= found.tile <= max(rows, columns)
+        if block_size is None or mode == "whole":
+            assert found.block == rows
+        elif isinstance(block_size, int) and mode != "compiled":
+            assert found.block == min(block_size, rows)
+            assert not found.keep
+
+
+def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -> None:
+    blocks = {len(tiling.one_sided(n, n, "auto", mode="compiled", far=False).block) for n in (2100, 4096, 10007)}  # type: ignore[arg-type]
+    assert len(blocks) == 1
+    assert tiling.one_sided(2048, 2048, "auto", mode="compiled", far=False).block == 2048
+
+
+def test_tiles_are_kept_up_to_a_size_and_never_where_a_block_size_is_given() -> None:
+    kept: set[tuple[int, Any, Any]] = {(8192, "auto", "eager"), (1448, "auto", "traced")}
+    left: set[tuple[int, Any, Any]] = {(8193, "auto", "eager"), (64, 32, "eager"), (1449, "auto", "traced")}
+    for n, block_size, mode in kept | left:
+        found = tiling.two_sided(n, n, block_size, mode=mode, far=False, symmetric=False)
+        assert found.keep == ((n, block_size, mode) in kept), (n, block_size, mode)
+
+
+def test_a_range_is_cut_into_pieces() -> None:
+    for start, stop, size in ((0, 10, 3), (0, 9, 3), (4, 10, 6), (4, 11, 2), (0, 3, 5)):
+        bounds = tiling.cut(start, stop, size)
+        assert [k for low, high in bounds for k in range(low, high)] == list(range(start, stop))
+        assert all(0 < high - low <= size for low, high in bounds)
+
+
+def test_triples_fit_into_memory() -> None:
+    assert tiling.triples(10, 10, mode="eager") == 10
+    assert tiling.triples(512, 512, mode="eager") == 16
+    assert tiling.triples(5000, 5000, mode="eager") == 1
+    assert tiling.triples(512, 512, mode="whole") == 512

@@ -1,10 +1,11 @@
-"""Rows that do not count, where the suite does not look: unreadable entries, compiled calls, own objectives, densities.
+"""Rows that do not count, where the suite does not look: unreadable entries, compiled calls, other objectives, bounds.
 
 `portable_nce/testing/suite/test_left_out.py` has the law over all losses.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +17,14 @@ import pytest
 import torch
 
 import portable_nce as pnce
+from portable_nce import pairings
 from portable_nce._core import checks
 from portable_nce._execution import matrix, search
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.left_out import WAYS, N, filled_with, leaving_out, lists_of, results, rows_left_out
 from portable_nce.testing.variants import started
 
-from calls import OF_SCORES
+from calls import OF_SCORES, options_of
 
 pytestmark = pytest.mark.usefixtures("jax_x64")
 
@@ -241,3 +243,103 @@ def test_the_scale_of_clip_is_finite_or_no_loss(log_scale: float) -> None:
             pnce.clip(x, y, logit_scale=learned.exp())
     value, gradient = found(jnp.asarray(log_scale, dtype=jnp.float32))
     assert math.isnan(float(value)) == math.isnan(float(gradient)) == (log_scale >= 89)
+
+
+BOUNDS = {name: case for name, case in OF_SCORES.items() if name.startswith("bounds.") and "mask" in options_of(name)}
+
+
+def bound_of(name: str, mask: Any = None) -> Callable[[Any], Any]:
+    """Return a bound as a function of its scores."""
+    arrays = {key: np.asarray(x) for key, x in BOUNDS[name].arguments.items()}
+    return lambda scores: BOUNDS[name].call({**arrays, "scores": scores}, mask=mask)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_no_pair_is_no_information(name: str) -> None:
+    scores = np.asarray(BOUNDS[name].arguments["scores"])
+    value, gradient = pnce.value_and_grad(bound_of(name, np.zeros_like(scores, dtype=bool)))(scores)
+    assert value == 0.0
+    np.testing.assert_array_equal(gradient, np.zeros_like(scores))
+    assert bound_of(name)(scores) != 0.0
+
+
+PARTLY = np.asarray([[True, True, False, True, False], [True] * 5, [False, False, True, False, False]])
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_scores_of_a_bound_that_take_no_part_may_hold_anything(name: str) -> None:
+    """They affect neither value nor gradient, and cause no warning."""
+    clean = np.asarray(BOUNDS[name].arguments["scores"])
+    mask = PARTLY[:, : clean.shape[1]]
+    bound = pnce.value_and_grad(bound_of(name, mask))
+    wanted, expected = bound(np.where(mask, clean, 0.0))
+    for dirt in (math.nan, math.inf, -math.inf, 1e300):
+        value, gradient = bound(np.where(mask, clean, dirt))
+        assert value == wanted, dirt
+        np.testing.assert_array_equal(gradient, expected, err_msg=str(dirt))
+    assert np.all(expected[~mask] == 0.0)
+    assert np.any(expected != 0.0)
+
+
+def test_an_infinite_loss_without_weight_is_no_contribution() -> None:
+    (rows, columns), weights = np.random.default_rng(11).normal(size=(2, 8, 3)), np.ones(8)
+    rows[0], columns[1], weights[0] = 1e200, 1e200, 0.0  # their product overflows
+    loss = functools.partial(pnce.contrast, rows, columns, objective="info_nce", similarity="dot")
+    with np.errstate(over="ignore"):
+        assert loss(reduction="none")[0] > 1e300
+        for pairing in ("diagonal", pnce.pairings.labels(np.arange(8))):
+            dense, streamed = (loss(pairing=pairing, weights=weights, block_size=size) for size in (None, 3))
+            assert np.isfinite(dense)
+            assert streamed == pytest.approx(dense, rel=1e-12)
+
+
+SIZE = 6
+U, V = np.random.default_rng(7).normal(size=(2, SIZE, 5))
+JUDGED_ROWS, JUDGED_COLUMNS = np.random.default_rng(8).normal(size=(2, SIZE, 3))
+
+
+def with_nan(x: np.ndarray, *where: int, number: float = math.nan) -> np.ndarray:
+    x = np.array(x)
+    x[where] = number
+    return x
+
+
+def weighted_teacher(u: Any, v: Any, rows: Any, columns: Any, **options: Any) -> Any:
+    pairing = pairings.weighted(pairings.teacher(rows, columns, temperature=0.5), np.ones((len(rows), len(columns))))
+    return pnce.contrast(u, v, objective="info_nce", pairing=pairing, **options)
+
+
+JUDGED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "distillation": (pnce.distillation, {}),
+    "sharp": (pnce.distillation, {"teacher_temperature": 0.01}),
+    "cwcl": (pnce.distillation, {"teacher_temperature": None}),
+    "gist": (pnce.gist_embed, {}),
+    "relative": (pnce.gist_embed, {"margin": 0.1, "margin_strategy": "relative"}),
+    "weighted": (weighted_teacher, {}),
+}
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("name", JUDGED)
+def test_masked_rows_and_columns_may_hold_anything(
+    name: str, block_size: int | None, bad: float, *, symmetric: bool
+) -> None:
+    gone, kept = 2, np.asarray([0, 1, 3, 4, 5])
+    mask = np.ones((SIZE, SIZE), dtype=bool)
+    mask[gone], mask[:, gone] = False, False
+    loss, own = JUDGED[name]
+    options = {**own, "temperature": 0.5, "symmetric": symmetric, "block_size": block_size}
+
+    def run(u: np.ndarray, v: np.ndarray, *judged: np.ndarray, **further: Any) -> tuple[Any, Any]:
+        return pnce.value_and_grad(lambda u, v: loss(u, v, *judged, **options, **further), argnums=(0, 1))(u, v)
+
+    wanted, expected = run(*(x[kept] for x in (U, V, JUDGED_ROWS, JUDGED_COLUMNS)))
+    rows, columns = with_nan(JUDGED_ROWS, gone, number=bad), with_nan(JUDGED_COLUMNS, gone, 1, number=bad)
+    for judged in ((rows, JUDGED_COLUMNS), (JUDGED_ROWS, columns), (rows, columns)):
+        value, gradients = run(U, V, *judged, mask=mask)
+        np.testing.assert_allclose(value, wanted, rtol=1e-13)
+        for gradient, of_kept in zip(gradients, expected, strict=True):
+            np.testing.assert_allclose(gradient[kept], of_kept, rtol=1e-10, atol=1e-14)
+        assert not any(gradient[gone].any() for gradient in gradients)

@@ -1,14 +1,18 @@
-"""Digits of second derivatives where one score leads all others of its row."""
+"""Second derivatives: digits where one score leads all others of its row, streamed execution, and powers of two."""
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
-from calls import EACH, Call, options_of
+import portable_nce as pnce
+from portable_nce.testing.variants import differentiate
+
+from calls import EACH, Call, options_of, streams_like_the_dense
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,3 +105,49 @@ def test_where_one_negative_leads_the_gradient_keeps_its_digits_and_the_second_d
     found = Curvature(name, of_positive=False)
     assert found.error_of_first_row(lambda one: (one.gradient, one.wanted_gradient)) <= 64 * EPS
     assert found.error_of_first_row(lambda one: (one.second, one.wanted)) > 1e-3
+
+
+ROWS, COLUMNS = np.random.default_rng(11).normal(size=(2, 8, 3))
+WEIGHTS = np.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 0.0, 1.5, 1.0])
+KINDS = np.asarray([0, 1, 0, 2, 1, 2, 0, 1])
+EXECUTIONS: dict[str, Callable[..., Any]] = {
+    "products": lambda x, w, **o: pnce.info_nce(x, COLUMNS, weights=w, similarity="dot", **o),
+    "both sides": lambda x, w, **o: pnce.clip(x, COLUMNS, logit_scale=5.0, weights=w, **o),
+    "own scores": lambda x, w, **o: pnce.nt_xent(x, COLUMNS, weights=w, **o),
+    "rows": lambda x, w, **o: pnce.supcon(x, KINDS, weights=w, **o),
+    "pairs of products": lambda x, w, **o: pnce.siglip(x, COLUMNS, logit_scale=3.0, logit_bias=-1.0, weights=w, **o),
+    "pairs": lambda x, w, **o: pnce.contrastive(x, KINDS, margin=3.0, positive_margin=0.5, weights=w, **o),
+}
+"""Losses whose streamed execution has a gradient of its own."""
+
+
+@pytest.mark.parametrize("loss", EXECUTIONS.values(), ids=EXECUTIONS)
+def test_a_value_and_its_gradient_are_differentiated_together(loss: Callable[..., Any]) -> None:
+    def penalised(x: Any, w: Any, *, block_size: int | None) -> Any:
+        value, gradients = differentiate(functools.partial(loss, block_size=block_size), (x, w))
+        return value * value + sum(np.sum(g * g) for g in gradients)
+
+    streams_like_the_dense(penalised, ROWS, WEIGHTS + 0.25, block_sizes=(3,))
+
+
+OF_POWERS: dict[str, Callable[..., Any]] = {
+    "info_nce": functools.partial(pnce.info_nce, temperature=0.5),
+    "nt_xent": functools.partial(pnce.nt_xent, temperature=0.5),
+    "clip": functools.partial(pnce.clip, logit_scale=2.0),
+    "clip shifted": functools.partial(pnce.clip, logit_scale=60.0),
+}
+
+
+@pytest.mark.parametrize("block_size", ["auto", 2])
+@pytest.mark.parametrize("loss", OF_POWERS.values(), ids=OF_POWERS)
+def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_size: int | str) -> None:
+    """In float32; other tests of derivatives use float64."""
+
+    def twice(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        slopes = pnce.grad(lambda a: loss(a, y, block_size=block_size))
+        return np.asarray(pnce.grad(lambda a: (slopes(a) ** 2).sum())(x))
+
+    x, y = np.random.default_rng(5).normal(size=(2, 6, 3))
+    expected, found = twice(x, y), twice(x.astype(np.float32), y.astype(np.float32))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())

@@ -656,3 +656,25 @@ def test_a_function_may_have_no_module() -> None:
     dot = FunctionType((lambda x, y: x @ y.T).__code__, {})
     assert dot.__module__ is None
     np.testing.assert_allclose(pnce.info_nce(X, Y, similarity=dot), pnce.info_nce(X, Y, similarity="dot"), rtol=1e-15)
+
+
+FACTORIES = [
+    make
+    for part in (objectives, pairings, similarities)
+    for name in part.__all__
+    if inspect.isfunction(make := getattr(part, name))
+]
+
+
+def test_a_function_that_makes_a_part_is_to_be_called_and_a_class_is_no_similarity() -> None:
+    for maker in FACTORIES:
+        name, module = maker.__name__, maker.__module__
+        axis = "objective" if "objectives" in module else "similarity"
+        if "pairings" in module or (axis, name) == ("similarity", "resolve"):
+            continue
+        parts: dict[str, Any] = {"objective": "info_nce"} | {axis: maker}
+        words = rf"^{axis}: expected what \w+.{name}\(...\) returns, got {name} itself; call"
+        with pytest.raises(TypeError, match=words):
+            pnce.contrast(X, X, **parts)
+    with pytest.raises(TypeError, match=r"^similarity: expected .* got the class"):
+        pnce.info_nce(X, X, similarity=np.ndarray)

@@ -1,11 +1,13 @@
-"""Bounds on mutual information by rows, and their standard errors."""
+"""Bounds on mutual information by rows, their standard errors, and rows that do not count."""
 
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -194,3 +196,27 @@ def test_the_standard_error_of_constant_scores_has_a_gradient() -> None:
 def test_standard_error_refuses_bounds_without_one(bound: Any, scores: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         bounds.standard_error(bound, scores)
+
+
+def test_a_positive_out_of_range_is_none_where_nobody_looks() -> None:
+    """Under tracing it is not an error: its row does not count."""
+    bounds = [getattr(pnce.bounds, name) for name in ("info_nce", "fdv", "dv", "nwj", "js", "club")]
+    scores = np.random.default_rng(7).normal(size=(3, 4)).astype(np.float32)
+    found = jax.jit(lambda g, p: [bound(g, positives=p) for bound in bounds])(scores, np.asarray([1, 4, 0]))
+    wanted = [bound(scores[[0, 2]].astype(np.float64), positives=np.asarray([1, 0])) for bound in bounds]
+    np.testing.assert_allclose(found, wanted, rtol=2e-6)
+
+
+def test_a_negative_at_infinity_is_no_information() -> None:
+    scores = np.asarray([[1.0, math.inf, 0.0], [0.0, 1.0, 2.0], [0.5, 0.0, 1.0]])
+    value, gradient = pnce.value_and_grad(pnce.bounds.dv)(scores)
+    assert value == -math.inf
+    assert not np.isnan(gradient).any()
+
+
+def test_no_critic_of_a_row_that_does_not_count() -> None:
+    """Row 2 has no negative, row 0 no positive; in the others it is the log-odds minus log 3."""
+    scores, mask = np.arange(12.0).reshape(3, 4) / 4, np.ones((3, 4), dtype=bool)
+    mask[0, 0], mask[2] = False, [False, False, True, False]
+    wanted = np.log(np.exp(scores[1, [0, 2, 3]] - scores[1, 1]).sum()) - math.log(3.0)
+    np.testing.assert_allclose(pnce.bounds.dual_critic(scores, mask=mask), [0.0, wanted, 0.0], rtol=1e-14)

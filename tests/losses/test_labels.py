@@ -1,7 +1,8 @@
-"""Mined triples against the rules of other libraries, as loops over anchors in torch."""
+"""Mined triples against the rules of other libraries, as loops over anchors in torch; and the divisor of their mean."""
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,3 +114,10 @@ def test_a_tie_is_not_farther() -> None:
     found = pnce.triplet_from_labels(x, np.asarray([0, 0, 1, 2]), margin=4.0, mining="semi_hard", reduction="none")
     # From 0: the positive at 1, negatives at 1 and 3. From 1: the positive at 1, negatives at 2 and 2.
     np.testing.assert_array_equal(found, [2.0, 3.0, 0.0, 0.0])
+
+
+def test_the_mean_of_hardest_triples_is_over_all_rows_or_over_those_with_a_loss() -> None:
+    scores = np.asarray([[0.0, -1.0, -3.0], [-4.0, 0.0, -0.5], [-0.25, -5.0, 0.0]])  # row 0 has no loss
+    triplet = functools.partial(pnce.from_scores.triplet, scores, margin=1.0, mining="batch_hard")
+    np.testing.assert_allclose(triplet(reduction="none"), [0.0, 0.5, 0.75], rtol=1e-14)
+    assert [triplet(), triplet(average="all"), triplet(average="nonzero")] == pytest.approx([1.25 / 3, 1.25 / 3, 0.625])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 from numpydoc.docscrape import NumpyDocString
@@ -108,3 +109,21 @@ def test_a_loss_links_to_the_page_of_the_options_that_all_share() -> None:
 
 def test_an_example_can_be_run() -> None:
     assert offenders(FUNCTIONS, lambda name: ">>> " not in "\n".join(sections(name)["Examples"])) == {}
+
+
+PARTS = (portable_nce.objectives, portable_nce.pairings, portable_nce.similarities)
+FACTORIES = [make for part in PARTS for name in part.__all__ if inspect.isfunction(make := getattr(part, name))]
+
+
+def test_the_parts_of_a_loss_have_the_defaults_that_they_document() -> None:
+    for factory in FACTORIES:
+        for name, parameter in inspect.signature(factory).parameters.items():
+            said = re.search(rf"^    [\w, ]*\b{name}\b[\w, ]* : (.*)$", str(factory.__doc__), re.MULTILINE)
+            assert said is not None, (factory, name)
+            _, found, default = said[1].partition("default: ")
+            if parameter.default is inspect.Parameter.empty:
+                assert not found, (factory, name)
+            elif parameter.default is None:
+                assert said[1].endswith(("optional", "default: None")), (factory, name)
+            else:
+                assert default.replace('"', "'") == repr(parameter.default), (factory, name)

@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 
 HOST: Final = ("numpy", "array-api-strict-strictest", "torch", "torch-halves")
 OWN: Final = (
-    *("tests/losses", "tests/objectives", "tests/core", "tests/backends", "tests/execution/test_engine.py"),
-    *("tests/test_pairings.py", "tests/test_similarities.py", "tests/laws/test_pairs_of_options.py"),
+    *("tests/losses", "tests/objectives", "tests/core", "tests/backends"),
+    *(f"tests/execution/test_{name}.py" for name in ("tiling", "sets", "families", "matrix", "sweep")),
+    "tests/execution/test_products.py::test_products_and_outer_sums_do_not_depend_on_their_order_in_memory",
+    "tests/execution/test_products.py::test_pieces_are_the_rows_of_their_bounds",
+    *("tests/test_pairings.py", "tests/test_similarities.py", "tests/test_diagnostics.py"),
+    *(f"tests/laws/test_{name}.py" for name in ("pairs_of_options", "array_types", "nan", "rounding")),
+    *(f"tests/laws/test_{name}.py" for name in ("left_out", "second_derivatives")),
+    "tests/project/test_docstrings.py::test_the_parts_of_a_loss_have_the_defaults_that_they_document",
 )
 SLOW: Final = "fullgraph", "inductor", "gradcheck", "of_a_step"
 SOME: Final = "labels", "siglip", "own", "traces", "autocast", "compose", "tangents", "parameters", "scan", "plain"

@@ -17,7 +17,7 @@ from ..._core.namespace import namespace_of
 from .. import oracles
 from .._package import pnce
 from ..cases import CASES, Case, sixteenths
-from ..variants import ForeignArray, assert_belongs, differentiate, flatten
+from ..variants import EPS, ForeignArray, assert_belongs, differentiate, flatten
 from .calls import arrays_of
 
 if TYPE_CHECKING:
@@ -303,6 +303,45 @@ def test_mine_keeps_its_state_where_no_row_counts(variant: Variant, rate: float)
     for before, kept in (((LOG_MEAN,), LOG_MEAN), ((), 0.0)):
         found = bounds.mine(scores, *before, rate=rate, mask=nothing)
         assert [variant.to_list(x) for x in found] == [0.0, kept]
+
+
+# --- the critic, the ceiling and the error of bounds ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dual_critic(variant: Variant, dtype: str) -> None:
+    scores = variant.floats(sixteenths((3, 3), 0), dtype)
+    critic = pnce.bounds.dual_critic(scores)
+    assert_belongs(variant, critic, scores, (3,))
+    wanted = oracles.evaluate("bounds.dual_critic", {"scores": variant.to_list(scores)}, {})
+    assert oracles.error(variant.to_list(critic), wanted) <= 8 * variant.eps(dtype)
+
+
+def test_log_n_ceiling(variant: Variant) -> None:
+    """The ceiling of a bound, by the number of candidates or by a score matrix."""
+    scores = variant.floats([[0.0] * 5] * 3)
+    ceiling = pnce.bounds.log_n_ceiling(scores)
+    assert oracles.error(float(ceiling), mp.log(5)) <= 2 * EPS["float64" if "float64" in variant.dtypes else "float32"]
+    assert oracles.error(float(pnce.bounds.log_n_ceiling(5)), mp.log(5)) <= 2 * EPS["float64"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_standard_error(variant: Variant, dtype: str) -> None:
+    """The jackknife over four pairs; 16-bit scores are computed in float32."""
+    scores = variant.floats(sixteenths((4, 4), 5), dtype)
+    error = pnce.bounds.standard_error(pnce.bounds.info_nce, scores)
+    assert_belongs(variant, error, scores, ())
+    rows = variant.to_list(scores)
+
+    def bound(kept: list[int]) -> Any:
+        return oracles.evaluate("bounds.info_nce", {"scores": [[rows[i][j] for j in kept] for i in kept]}, {})
+
+    with mp.workdps(oracles.DIGITS):
+        left = [bound([i for i in range(4) if i != deleted]) for deleted in range(4)]
+        mean = sum(left) / 4
+        wanted = mp.sqrt(mp.mpf(3) / 4 * sum((value - mean) ** 2 for value in left))
+    tolerance = variant.eps(dtype) if "16" in dtype else 64 * variant.eps(dtype)
+    assert oracles.error(variant.to_list(error), wanted) <= tolerance
 
 
 # --- scores of minus infinity -----------------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""Types of arrays: byte orders, subclasses of arrays, and tensors without arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import portable_nce as pnce
+from portable_nce.testing import CASES
+from portable_nce.testing.variants import VARIANTS, case_arrays, differentiate
+
+CASES_OF = {loss: [case for case in CASES if case.loss == loss] for loss in {case.loss: None for case in CASES}}
+DENSE_OF = {loss: [case for case in cases if "streamed" not in case.name] for loss, cases in CASES_OF.items()}
+
+
+# Arrays from HDF5, FITS and NetCDF are big-endian.
+@pytest.mark.parametrize("loss", DENSE_OF)
+def test_the_byte_order_changes_nothing(loss: str) -> None:
+    """In all arrays or in one; results have native byte order."""
+    for case in DENSE_OF[loss]:
+        arrays = case_arrays(VARIANTS["numpy"], case, "float64")
+        swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
+        value, gradients = differentiate(case.function, arrays, len(case.arguments))
+        found, slopes = differentiate(case.function, swapped, len(case.arguments))
+        alone = [case.function(*arrays[:k], x, *arrays[k + 1 :]) for k, x in enumerate(swapped)]
+        pairs = [(value, x) for x in (found, case.function(*swapped), *alone)]
+        for x, y in [*pairs, *zip(gradients, slopes, strict=True)]:
+            assert y.dtype == x.dtype, case.name
+            np.testing.assert_array_equal(y, x, err_msg=case.name)
+
+
+@pytest.mark.parametrize("make", [lambda x: np.ma.masked_array(x, x > 0.5), np.matrix], ids=["masked", "matrix"])
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_subclasses_whose_operations_mean_something_else_are_refused(make: Callable[[Any], Any]) -> None:
+    x, odd = np.eye(3), make(np.eye(3))
+    for call in (
+        *(lambda: pnce.info_nce(odd, x), lambda: pnce.info_nce(x, x, weights=odd), lambda: pnce.triplet(odd, odd, odd)),
+        *(lambda: pnce.bounds.info_nce(odd), lambda: pnce.diagnostics.uniformity(odd)),
+        lambda: pnce.grad(lambda a: (a * a).sum())(odd),
+    ):
+        with pytest.raises(TypeError, match=r"expected an array, got a (MaskedArray|matrix), whose"):
+            call()
+
+
+UNUSUAL: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]] = [
+    (lambda x: x.ndim > 0, lambda x: x.to_sparse()),
+    (lambda x: x.ndim > 0, lambda x: torch.nested.nested_tensor([*x.unbind()], dtype=x.dtype)),
+    (lambda x: x.ndim > 1, lambda x: torch.nested.nested_tensor([*x.unbind()], dtype=x.dtype, layout=torch.jagged)),
+    (torch.is_floating_point, lambda x: x.to(torch.float8_e4m3fn)),
+]
+"""Which tensors can be what has no arithmetic, and how."""
+
+
+@pytest.mark.parametrize("loss", DENSE_OF)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_tensors_without_arithmetic_are_refused_by_name(loss: str) -> None:
+    for case in DENSE_OF[loss]:
+        names = [*case.arguments, *case.constants]
+        tensors = case_arrays(VARIANTS["torch"], case, "float32")
+        for k, x in enumerate(tensors):
+            forms = [make for fits, make in UNUSUAL if fits(x)]
+            if not forms or names[k] == "temperature":
+                continue
+            odd = forms[(len(case.name) + k) % len(forms)](x)
+            with pytest.raises(TypeError, match=r"^[\w. \[\]]+: expected "):
+                case.function(*tensors[:k], odd, *tensors[k + 1 :])
