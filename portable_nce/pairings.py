@@ -688,8 +688,14 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None, *, ignore_index: 
     >>> round(float(pnce.contrast(x, objective="info_nce", pairing=same_class)), 6)
     1.098612
     """
+    of_rows, of_columns = _checked_labels(rows, columns)
+    return equal_labels(of_rows, None if columns is None else of_columns, ignore_index=ignore_index)
+
+
+def equal_labels(rows: Array, columns: Array | None, *, ignore_index: int | None) -> Pairing:
+    """Pairing of `labels` for checked arrays."""
     own = columns is None
-    positives = SameLabel(*_checked_labels(rows, columns), own)
+    positives = SameLabel(rows, rows if own else columns, own)
     made = Pairing(_OWN_LABELS if own else _labels_rule)._replace(positives=positives, exchangeable=True)
     return _without_label(made, ignore_index)
 

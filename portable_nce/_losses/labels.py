@@ -39,8 +39,7 @@ from .._execution.triples import excess
 from ..objectives import AnyObjective
 from ..objectives.pairwise import AVERAGES
 from ..objectives.triplet import FORMS
-from ..pairings import Pairing, overlap, valid_labels
-from ..pairings import labels as pairing_of_labels
+from ..pairings import Pairing, equal_labels, overlap, valid_labels
 from ..similarities import AnySimilarity
 from .queue import Queue, columns_of, is_full
 
@@ -629,7 +628,7 @@ def _of_labels(
     elif key_labels is not None:
         raise ValueError(f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too")
     else:
-        pairing = pairing_of_labels(labels, ignore_index=ignore_index)
+        pairing = equal_labels(labels, None, ignore_index=ignore_index)
     return contrast_embeddings(named, objective, pairing, options, layout, factor=factor)
 
 
@@ -648,7 +647,7 @@ def _keys_and_pairing(
     xp, (labels, _, key_labels) = common_namespace(labels=labels, keys=columns, **{name: key_labels})
     check_integers(xp, name, key_labels, (columns.shape[0],))
     if valid is None or is_full(valid):
-        return columns, pairing_of_labels(labels, key_labels, ignore_index=ignore_index)
+        return columns, equal_labels(labels, key_labels, ignore_index=ignore_index)
     return columns, valid_labels(labels, key_labels, valid, ignore_index=ignore_index)
 
 
