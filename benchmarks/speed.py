@@ -330,11 +330,7 @@ def page(results: Sequence[Mapping[str, Any]], device: str, before: str = "") ->
 def section(results: Sequence[Mapping[str, Any]], device: str, about: str) -> str:
     """Write the measurements of some losses, with date and machine."""
     cores = len(os.sched_getaffinity(0))
-    machine = (
-        f"{processor()}, {cores} core{'s' if cores > 1 else ' (processor time beside other programs)'}"
-        if device == "cpu"
-        else gpu()
-    )
+    machine = f"{processor()}, {cores} core{'s' * (cores > 1)}" if device == "cpu" else gpu()
     last = max(result["day"] for result in results)
     parts = [about] if about else []
     parts.append(f"Measured on {last}: {machine}, Python {platform.python_version()}, {versions()}.\n")
