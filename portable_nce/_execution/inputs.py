@@ -85,24 +85,24 @@ class Inputs(NamedTuple):
         return tuple([x for group in self for x in group])
 
     @property
-    def counts(self) -> tuple[int, ...]:
+    def group_sizes(self) -> tuple[int, ...]:
         """Number of arrays in each group."""
         return tuple([len(group) for group in self])
 
     @staticmethod
-    def of(counts: tuple[int, ...], arrays: Sequence[Array]) -> Inputs:
+    def of(group_sizes: tuple[int, ...], arrays: Sequence[Array]) -> Inputs:
         """Inputs from a flat sequence and the number of arrays in each group."""
         groups: list[Arrays] = []
         start = 0
-        for count in counts:
+        for count in group_sizes:
             groups.append(tuple(arrays[start : start + count]) if count else ())
             start += count
         return Inputs(*groups)
 
 
-def number_of_varying(counts: tuple[int, ...]) -> int:
+def number_of_varying(group_sizes: tuple[int, ...]) -> int:
     """Number of arrays in the groups that have gradients."""
-    return sum(counts[: Inputs._fields.index("by_row") + 1])
+    return sum(group_sizes[: Inputs._fields.index("by_row") + 1])
 
 
 def _separated(operands: Arrays, counts: Counts) -> tuple[Arrays, Arrays]:

@@ -51,7 +51,7 @@ class SweepResult(NamedTuple):
     """
 
     values: Array
-    counts: Array
+    row_counts: Array
     gradients: Gradients
     divisor: int | None = None
 
@@ -69,7 +69,7 @@ class Layout(NamedTuple):
         How to choose blocks and tiles, or the choice.
     channels : tuple of Channel
         Similarities whose scores of each pair are compared; one for all losses but RELIC's divergence.
-    counts : tuple of int
+    group_sizes : tuple of int
         Number of arrays in each group of `Inputs`.
     unit : bool
         Whether operands are unit rows times the scale, so that no score overflows.
@@ -97,7 +97,7 @@ class Layout(NamedTuple):
     sets: Sets
     sizes: Sizes | Tiling
     channels: tuple[Channel, ...] = ()
-    counts: tuple[int, ...] = ()
+    group_sizes: tuple[int, ...] = ()
     unit: bool = False
     bound: float = math.inf
     mean: bool = False

@@ -235,7 +235,7 @@ def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     # With a mask, arrays of the size of the matrix exist already.
     mode = adapter_of(first).mode
     size = inputs.shape[0] if matrix.mask is not None else masked(*inputs.shape, matrix.block_size, mode=mode).block
-    layout = _Judged(rule, inputs.counts, needs, size)
+    layout = _Judged(rule, inputs.group_sizes, needs, size)
     return Live(*adapter_of(first).custom_vjp(_judge, no_gradient)(layout, *inputs.flat))
 
 
@@ -243,20 +243,20 @@ class _Judged(NamedTuple):
     """Static arguments of `_judge`."""
 
     rule: PairRule
-    counts: tuple[int, ...]
+    group_sizes: tuple[int, ...]
     needs: Needs
     size: int | Bounds
 
 
 def _judge(layout: _Judged, *arrays: Array) -> Arrays:
     """Rows that count and columns that they use, by the positives and negatives of each block of rows."""
-    inputs = Inputs.of(layout.counts, arrays)
+    inputs = Inputs.of(layout.group_sizes, arrays)
     first, n_columns = inputs.rows[0], inputs.shape[1]
     xp = namespace_of(first)
     sets, by_block = RuleSets(layout.rule, inputs), inputs._replace(columns=(), column_labels=(), column_numbers=())
 
     def step(carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        block = Inputs.of(by_block.counts, arrays)
+        block = Inputs.of(by_block.group_sizes, arrays)
         whole = (block.rows[0].shape[-2], n_columns)
         members = [xp.broadcast_to(x, whole) for x in sets.of(0, start, block)[:2]]
         used = _used(xp, members, layout.needs, *block.by_row)

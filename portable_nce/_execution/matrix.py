@@ -274,7 +274,7 @@ class ScoreMatrix(NamedTuple):
             layout, inputs = self._embedded(layout, inputs)
         else:
             inputs = inputs.split([channel.rows for channel in channels], [channel.columns for channel in channels])
-        return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, reason)
+        return Prepared(sweep, layout._replace(group_sizes=inputs.group_sizes), inputs, reason)
 
     def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:
         """Layout and inputs of a sweep over embeddings."""
@@ -526,15 +526,15 @@ def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Ar
     For statistics, the cotangents of each statistic serve as the slopes of an objective.
     """
     del outputs
-    family, inputs = layout.family, Inputs.of(layout.counts, arrays)
+    family, inputs = layout.family, Inputs.of(layout.group_sizes, arrays)
     if isinstance(family, SoftmaxSpec) and family.statistics:
         weights = Statistics.slopes_of(cotangents[0])
     else:
         weights, layout = (cotangents[0],), layout._replace(family=family._replace(weighted=True))
     weighted = inputs._replace(by_row=(*inputs.by_row, *weights))
-    static, all_arrays = layout._replace(counts=weighted.counts), weighted.flat
+    static, all_arrays = layout._replace(group_sizes=weighted.group_sizes), weighted.flat
     gradients = replayed(sweep, static, all_arrays)(static, *all_arrays, need_grad=True)[2:]
-    return tuple(gradients[: number_of_varying(layout.counts)])
+    return tuple(gradients[: number_of_varying(layout.group_sizes)])
 
 
 def matrix_of_scores(scores: Array, pairing: Pairing, mask: Array | None = None) -> ScoreMatrix:

@@ -42,7 +42,7 @@ class RowLosses(NamedTuple):
     """
 
     values: Array
-    counts: Array
+    row_counts: Array
     coefficient: Array = None
     to_positive: Array = None
     row_cotangents: Arrays = ()

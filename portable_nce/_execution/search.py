@@ -41,7 +41,7 @@ class SearchLayout(NamedTuple):
 
     channel: Channel
     rule: PairRule
-    counts: tuple[int, ...]
+    group_sizes: tuple[int, ...]
     number: int
     block_size: int | str | None
     measure: Measure | None
@@ -88,7 +88,7 @@ def _run_search(
     rule, inputs = matrix.pair_rule()
     if valid is not None:
         inputs = inputs._replace(column_labels=(valid,))
-    layout = SearchLayout(matrix.channel, rule, inputs.counts, number, matrix.block_size, measure)
+    layout = SearchLayout(matrix.channel, rule, inputs.group_sizes, number, matrix.block_size, measure)
     note(Searched(layout, inputs))
     if matrix.similarity.pullback is None:  # a user's function may differ in each call, and close over recorded arrays
         return _search(layout, *inputs.flat)
@@ -113,14 +113,14 @@ class _Extreme(Record):
 
 
 def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
-    inputs, channel = Inputs.of(layout.counts, arrays), layout.channel
+    inputs, channel = Inputs.of(layout.group_sizes, arrays), layout.channel
     first = inputs.rows[0]
     adapter = adapter_of(first)
     sets = None if layout.measure is None else RuleSets(layout.rule, inputs)
     by_block = inputs._replace(columns=(), column_labels=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        block_inputs = Inputs.of(by_block.counts, block)
+        block_inputs = Inputs.of(by_block.group_sizes, block)
         scores = stop_gradient(channel.scored(block_inputs.rows, inputs.columns)[0])
         xp = namespace_of(scores)
         scores = upcast(xp, scores)

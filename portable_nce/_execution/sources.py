@@ -31,15 +31,15 @@ def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
     @wraps(sweep)
     def function(layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         (arrays,) = lift_to_tape(arrays)
-        inputs = Inputs.of(layout.counts, arrays)
+        inputs = Inputs.of(layout.group_sizes, arrays)
         flags = flags_of(layout, inputs, need_grad)
         with adapter_of(arrays[0]).full_precision(arrays[0], high=True) if layout.high else nullcontext():
             sides = _sides(layout, inputs)
             result = sweep(layout, _operands(layout, inputs, sides), flags.operands)
         result = reduced(namespace_of(result.values), layout, result)
         if not need_grad:
-            return result.values, result.counts
-        return result.values, result.counts, *_input_gradients(layout, inputs, sides, result.gradients, flags)
+            return result.values, result.row_counts
+        return result.values, result.row_counts, *_input_gradients(layout, inputs, sides, result.gradients, flags)
 
     return function
 
@@ -55,7 +55,7 @@ class _Flags(NamedTuple):
 def flags_of(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
     if isinstance(need_grad, bool):
         return _Flags(need_grad, need_grad, NeedGrad(need_grad, need_grad, need_grad, need_grad))
-    rows, columns, partners, scale = map(any, Inputs.of(layout.counts, need_grad)[:4])
+    rows, columns, partners, scale = map(any, Inputs.of(layout.group_sizes, need_grad)[:4])
     columns = rows if layout.embedded and not inputs.columns else columns
     return _Flags(rows, scale, NeedGrad(gradients=True, rows=rows or scale, columns=columns, partners=partners))
 

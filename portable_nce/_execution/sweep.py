@@ -59,7 +59,7 @@ class StepSpec(NamedTuple):
         Whether slopes are divided by the number of rows.
     excluded : int, optional
         Number of columns that are no negatives of a row, if all rows have as many.
-    counts : tuple of int
+    group_sizes : tuple of int
         Number of arrays in each group of the `Inputs` of a block.
     blocks, bounds : tuple of (int, int), optional
         Bounds of the blocks, for sorted classes, and of the tiles. None: one tile of all columns.
@@ -79,7 +79,7 @@ class StepSpec(NamedTuple):
     facts: ScoreFacts
     averaged: bool
     excluded: int | None
-    counts: tuple[int, ...]
+    group_sizes: tuple[int, ...]
     blocks: Bounds | None
     bounds: Bounds | None
     given: bool
@@ -161,7 +161,7 @@ class Step:
     def __call__(self, carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         """Carry with the cotangents of the columns added, and losses, counts and cotangents of a block."""
         family, need_grad = self.family, self.spec.need_grad.gradients
-        block = Inputs.of(self.spec.counts, arrays)
+        block = Inputs.of(self.spec.group_sizes, arrays)
         sharpness, by_row = split_sharpness(self.spec.family, block.by_row)
         rows = self.source.block_operands(block, sharpness)
         tiles, positives = [], None
@@ -182,12 +182,12 @@ class Step:
         total, rescales = family.merge([tile.part for tile in tiles])
         losses = family.finish(total, positives, by_row, need_grad=need_grad)
         if not need_grad:
-            return carry, (losses.values, losses.counts)
+            return carry, (losses.values, losses.row_counts)
         to_rows, to_columns = self._backward(carry, _Block(start, block, rows, positives, losses), tiles, rescales)
         of_positives = (losses.to_positive,) if self.spec.returns_positives else ()
         of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # not differentiated
         cotangents = (*to_rows, *of_positives, *of_sharpness, *losses.row_cotangents)
-        return to_columns, (losses.values, losses.counts, *cotangents)
+        return to_columns, (losses.values, losses.row_counts, *cotangents)
 
     def _backward(
         self, carry: Arrays, block: _Block, tiles: Sequence[_FilledTile], rescales: Sequence[Any]
@@ -297,7 +297,7 @@ class _OneSided:
             facts,
             averaged=layout.mean and facts.finite and facts.complete,
             excluded=None if self.diagonals is None else -self.diagonals.negatives(0),
-            counts=self.by_block.counts,
+            group_sizes=self.by_block.group_sizes,
             blocks=self.blocks if isinstance(sets, s.SortedClasses) else None,  # type: ignore[arg-type]
             bounds=bounds if len(bounds) > 1 else None,
             given=given,

@@ -336,7 +336,7 @@ class _Square:
             self.to_positive = self._mean([losses.to_positive for losses in self.losses])
         values = self._mean([losses.values for losses in self.losses])
         to_by_row = tuple(map(self._mean, zip(*(losses.row_cotangents for losses in self.losses), strict=True)))
-        return values, self.losses[0].counts, to_by_row
+        return values, self.losses[0].row_counts, to_by_row
 
     def _finish_side(self, side: ExpSum, positives: Array, by_row: Arrays) -> RowLosses:
         return self.family.finish(

@@ -58,7 +58,7 @@ TILES = {"one tile": 100, "tiles": 3}
 def sweep_of(name: str, tile: int, *, moved: Inputs | None = None) -> tuple[_OneSided, Inputs]:
     """A one-sided sweep in one block of rows, and its inputs; or a sweep of moved operands."""
     prepared = MATRICES[name]().prepared(PLAN, ())
-    inputs = Inputs.of(prepared.layout.counts, prepared.arrays).with_constants() if moved is None else moved
+    inputs = Inputs.of(prepared.layout.group_sizes, prepared.arrays).with_constants() if moved is None else moved
     n_rows, n_columns = inputs.shape
     sizes = Tiling(n_rows, min(tile, n_columns) if name in BY_PRODUCTS else n_columns)
     return _OneSided(prepared.layout._replace(sizes=sizes), inputs, ALL), inputs
@@ -66,7 +66,7 @@ def sweep_of(name: str, tile: int, *, moved: Inputs | None = None) -> tuple[_One
 
 def block_of(engine: _OneSided) -> Inputs:
     """The only block of rows."""
-    return Inputs.of(engine.by_block.counts, engine.by_block.flat)
+    return Inputs.of(engine.by_block.group_sizes, engine.by_block.flat)
 
 
 def scores_of(engine: _OneSided) -> list[tuple[Any, Any]]:

@@ -46,7 +46,7 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     sizes = tiling.Sizes(of, block_size, "eager", options)
     lines = sets.diagonals_of(OnDiagonals(2 if structure == "views" else 1), 8)
     lines = Diagonals((), indexed=structure == "index") if extra.get(structure) else lines
-    layout = Layout(PLAN, lines, sizes, (channel,), inputs.counts, bound=largest_score(rows, columns), mean=True)
+    layout = Layout(PLAN, lines, sizes, (channel,), inputs.group_sizes, bound=largest_score(rows, columns), mean=True)
     arrays = inputs.flat
     value, number, *gradients = function(layout, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):
