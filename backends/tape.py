@@ -1068,10 +1068,7 @@ class TapeAdapter(Defaults):
         self._types: set[type] = set()
 
     def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
-        recorded = next((z for z in (x, rows) if hasattr(z, "__recorded__")), None)
-        if recorded is None:
-            return x + self.add_at(self._namespace_of(x), rows, numbers + 1, x.shape[0])
-        xp = self.namespace(recorded)
+        xp = self.namespace(rows if hasattr(rows, "__recorded__") else x)
         return x + xp.add_at(rows, strip(numbers) + 1, x.shape[0])
 
     def namespace(self, array: Array) -> TapeNamespace:

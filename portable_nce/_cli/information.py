@@ -7,6 +7,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,17 +162,13 @@ def _with_point(cell: str) -> str:
     return other if _is_number(other) else cell
 
 
-def _is_number(cell: str) -> bool:
+def _reads(kind: Callable[[str], Any], cell: str) -> bool:
+    """Whether a cell is a number of this kind."""
     try:
-        float(cell)
+        kind(cell)
     except ValueError:
         return False
     return True
 
 
-def _is_integer(cell: str) -> bool:
-    try:
-        int(cell)
-    except ValueError:
-        return False
-    return True
+_is_number, _is_integer = partial(_reads, float), partial(_reads, int)

@@ -138,8 +138,9 @@ def finish(xp: Namespace, result: Array, dtype: Any, reduction: ReductionName) -
     """Result in the dtype of the input, and 0-d unless it is one value per row."""
     if hasattr(result, "__recorded__"):
         xp = namespace_of(result)  # a parameter of a similarity or objective can be on the tape without the embeddings
-    if result.dtype != dtype:
-        result = xp.astype(result, adapter_of(result).loss_dtype(result, dtype) if is_half(dtype) else dtype)
+    if result.dtype != dtype and is_half(dtype):
+        dtype = adapter_of(result).loss_dtype(result, dtype)
+    result = result if result.dtype == dtype else xp.astype(result, dtype)
     return result if reduction == "none" else xp.reshape(result, ())
 
 

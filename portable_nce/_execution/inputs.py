@@ -21,7 +21,7 @@ class Inputs(NamedTuple):
         Operands of each channel in turn, those with a gradient first; or embeddings. Without columns, the rows of
         embeddings are the columns too.
     partners : tuple of array
-        The positive of each row, (N, D), by index or separate from a queue.
+        The positive of each row, (N, D), separate from a queue; within a sweep, also taken from the columns.
     scale : tuple of array
         Factor of the rows, if embeddings are given and it is an array: one entry, or (N, 1).
     by_row : tuple of array
