@@ -2,7 +2,9 @@
 
 - ``python -m nox`` runs the default checks, and names the variants that this machine cannot run.
 - ``python -m nox -s quick`` runs the linter, the type checker, every case on NumPy and some on PyTorch.
-- ``python -m nox -t full`` runs everything: all variants in full, the lowest versions, other libraries, the demo.
+- ``python -m nox -t release`` runs what a release needs: the default checks, the full forms of some, the lowest and
+  newest versions, other libraries, the site, the wheel.
+- ``python -m nox -t full`` runs everything: all variants and all tests in full, compilers of old releases, coverage.
 
 ``nox -l`` lists the sessions. Environments are shared between sessions, live under ``.nox/env`` and are kept until
 their packages change. ``.nox/cache`` keeps what Python and JAX compile. Delete ``.nox`` to start afresh.
@@ -241,7 +243,12 @@ nox.options.sessions = [
 ]
 
 FULL: Final = ["full"]
-"""Tag of the sessions for releases and for the weekly run."""
+"""Tag of the sessions for changes of the engine and for the weekly run: several hours."""
+
+RELEASE: Final = ["release"]
+"""Tag of the sessions for releases, which take less than two hours."""
+
+BOTH: Final = [*FULL, *RELEASE]
 
 
 CACHES: Final[Mapping[str, str]] = {
@@ -422,7 +429,7 @@ def run_suite(tester: Environment, name: str, *args: str, variants: Sequence[str
     )
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=RELEASE)
 @nox.parametrize("name", [nox.param(name, id=name) for name in TOGETHER])
 def conformance(session: nox.Session, name: str) -> None:
     """Run the conformance suite on the variants of one process: all cases on NumPy, covering arrays of the rest."""
@@ -462,7 +469,7 @@ def quick(session: nox.Session) -> None:
     pytest(tester, "quick", *SUITE, *SHORT, *variants, "--dtype=float64", "-k", "test_case or every_loss or bad_input")
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def newcomer(session: nox.Session) -> None:
     """Run the commands that CONTRIBUTING.md begins with: `quick`, in a clone and a new environment with only nox."""
     home = WORK / "newcomer"
@@ -484,7 +491,7 @@ EXPERIMENTS: Final = tuple(f"tests/full/test_{name}.py" for name in ("contestant
 """Tests of the benchmarks, in the full run only."""
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=RELEASE)
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, imports, and frameworks against each other."""
     pytest(environment(session, "all"), "tests", *OWN, *SHORT, "-m", "not full", env=LIGHT_XLA)
@@ -496,7 +503,7 @@ def products(session: nox.Session) -> None:
     pytest(environment(session, "all"), "tests", *OWN, *EXPERIMENTS, measured=True, env=LIGHT_XLA)
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def doctest(session: nox.Session) -> None:
     """Run the examples of the docstrings and of the documents."""
     cupy = () if OBSTACLE is None else ("--ignore-glob=*/backends/cupy.py",)  # cannot be imported without CuPy
@@ -506,14 +513,14 @@ def doctest(session: nox.Session) -> None:
     pytest(environment(session, "all"), "doctest", *arguments)
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def ranks(session: nox.Session) -> None:
     """Run losses on groups of processes: torch's on gloo, JAX's meshes, MPI."""
     # Tests start processes of their own.
     pytest(environment(session, "all"), "ranks", "tests/ranks", processes="0")
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def peers(session: nox.Session) -> None:
     """Compare with the losses of other libraries, as on docs/from-*.md; run trainers and Keras."""
     comparer = environment(session, "peers")
@@ -521,7 +528,7 @@ def peers(session: nox.Session) -> None:
     pytest(comparer, "peers", "tests/full/peers", processes="0")  # imports take most of the time
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def plugin(session: nox.Session) -> None:
     """Run the suite on two libraries without a built-in adapter: a miniature plugin and Dask."""
     party = environment(session, "plugin")
@@ -547,7 +554,7 @@ def vendor(session_environment: Environment) -> Mapping[str, str]:
     return {"PYTHONPATH": str(home)}
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def vendored(session: nox.Session) -> None:
     """Vendor the package in others, with and without array-api-compat, and run a part of the suite."""
     alone_ = environment(session, "vendored", project=False)
@@ -575,7 +582,7 @@ def integration(session: nox.Session) -> None:
     pytest(tester, "plugin-metered", *SUITE, *few, env=env)
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def minimums(session: nox.Session) -> None:
     """Run a part of the suite on the lowest declared versions; every call on them and the newest, without warnings."""
     lowest = environment(session, "minimums")
@@ -594,7 +601,9 @@ def minimums(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=FULL)
-@nox.parametrize("release", [nox.param(name, id=name) for name in COMPILING])
+@nox.parametrize(
+    "release", [nox.param(name, id=name, tags=RELEASE if name.endswith("newest") else []) for name in COMPILING]
+)
 def compile(session: nox.Session, release: str) -> None:  # noqa: A001  (the name of the session)
     """Compile losses on the oldest and newest releases of PyTorch and JAX, and on releases of PyTorch between."""
     tester = environment(session, release)
@@ -639,7 +648,7 @@ def mi_benchmark(session: nox.Session) -> None:
 # Tools
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def lint(session: nox.Session) -> None:
     """Check style and formatting by ruff, and the workflows by zizmor."""
     linter = environment(session, "lint", project=False)
@@ -655,7 +664,7 @@ def types(session: nox.Session) -> None:
     environment(session, "all").run("mypy")
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def typing(session: nox.Session) -> None:
     """Check all types by pyright too, and test the verdicts of both checkers on valid and invalid calls."""
     checker = environment(session, "all")
@@ -666,7 +675,7 @@ def typing(session: nox.Session) -> None:
     pytest(checker, "types", "tests/full/typed", processes="0")
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def demo(session: nox.Session) -> None:
     """Train two encoders on handwritten digits; options after ``--``, such as ``--backend torch``."""
     backend = chosen(session.posargs)
@@ -692,7 +701,7 @@ def chosen(options: Sequence[str]) -> str:
 # A release
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def release(session: nox.Session) -> None:
     """Build and check sdist and wheel, install the wheel in a new environment and run the demo there.
 
@@ -776,7 +785,7 @@ def catalogue(session: nox.Session) -> None:
     (ROOT / "docs" / "catalogue.md").write_text(page, encoding="utf-8")
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def docs(session: nox.Session) -> None:
     """Run the gallery and build the site in .nox/docs; options of Sphinx after ``--``.
 
@@ -828,7 +837,7 @@ def failures(suite: ET.Element) -> Iterator[tuple[str, str]]:
                 yield f"{test.get('classname')}::{test.get('name')}", reason
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none", tags=BOTH)
 def summary(session: nox.Session) -> None:
     """Print the outcomes of each session, releases, variants that could not run, failed and slow tests, and the costs.
 

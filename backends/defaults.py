@@ -36,8 +36,10 @@ class Defaults:
 
     def _space(self, *arrays: Array) -> Any:
         """Namespace of a kernel: that of the first recorded array, or else the library's own, which is faster."""
-        recorded = next((x for x in arrays if hasattr(x, "__recorded__")), None)
-        return self._namespace_of(arrays[0]) if recorded is None else self.namespace(recorded)
+        for x in arrays:
+            if hasattr(x, "__recorded__"):
+                return self.namespace(x)
+        return self._namespace_of(arrays[0])
 
     # Values
 

@@ -93,7 +93,10 @@ class TapeArray:
     @property
     def __recorded__(self) -> Array:
         """The plain array, by which the registry identifies the library."""
-        return strip(self)
+        x = self.value
+        while isinstance(x, TapeArray):
+            x = x.value
+        return x
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
         return self.namespace.apply(_TO_DEVICE, self, device=device, stream=stream)
@@ -133,6 +136,10 @@ class TapeArray:
         result = plain.__array__() if dtype is None else plain.__array__(dtype)
         return result.copy() if copy else result
 
+    @property
+    def ndim(self) -> int:
+        return len(self.value.shape)
+
     def __getitem__(self, key: Any) -> Any:
         if not all(map(_is_basic, key if isinstance(key, tuple) else (key,))):
             plain = self.namespace.stripped(key)
@@ -146,7 +153,7 @@ class TapeArray:
     def __getattr__(self, name: str) -> Any:
         """Return a method or attribute of NumPy or CuPy arrays that the array inside has."""
         if not name.startswith("_") and hasattr(strip(self), name):
-            if name in {"device", "itemsize", "nbytes", "ndim", "size"}:
+            if name in {"device", "itemsize", "nbytes", "size"}:
                 return getattr(strip(self), name)
             if name in METHODS or name in CONSTANT:
                 return lambda *arguments, **options: call_method(self.namespace, self, name, arguments, options)
@@ -245,7 +252,7 @@ def _is_basic(key: Any) -> bool:
 
 def _may_be_recorded(x: Any) -> bool:
     """Whether an argument is a recorded array, or a container that may hold one."""
-    return isinstance(x, (TapeArray, tuple, list, dict)) or hasattr(x, "__recorded__")
+    return isinstance(x, (TapeArray, *CONTAINERS)) or hasattr(x, "__recorded__")
 
 
 def _as_constant(x: TapeArray, what: str) -> Array:
@@ -364,7 +371,7 @@ def _linear(forward: Callable[..., Array], transpose: Callable[..., Array]) -> P
 
 
 def _share(xp: TapeNamespace, mask: Array, g: Array) -> Array:
-    return xp.where(mask, g, xp.zeros_like(g))
+    return xp.where(mask, g, 0.0)
 
 
 def _sign(xp: TapeNamespace, x: Array) -> Array:
@@ -391,7 +398,6 @@ _UNARY: dict[str, Primitive] = {
         "log10": lambda xp, y, x: xp.divide(1.0 / math.log(10.0), x),
         "sqrt": lambda xp, y, x: xp.divide(0.5, y),
         "reciprocal": lambda xp, y, x: xp.negative(xp.multiply(y, y)),
-        "negative": lambda xp, y, x: xp.full_like(x, -1.0),
         "square": lambda xp, y, x: xp.multiply(2.0, x),
         "sin": lambda xp, y, x: xp.cos(x),
         "cos": lambda xp, y, x: xp.negative(xp.sin(x)),
@@ -407,6 +413,7 @@ _UNARY: dict[str, Primitive] = {
         "atanh": lambda xp, y, x: xp.divide(1.0, xp.subtract(1.0, xp.multiply(x, x))),
     }.items()
 }
+_UNARY["negative"] = _linear(_named("negative"), lambda xp, g, x: xp.negative(g))
 # Some libraries lack these.
 _UNARY["square"] = _UNARY["square"]._replace(forward=lambda xp, x: x * x)
 _UNARY["reciprocal"] = _UNARY["reciprocal"]._replace(forward=lambda xp, x: 1.0 / x)
@@ -636,7 +643,7 @@ _WHERE = Primitive(
     lambda xp, a, b, condition: xp.where(condition, a, b),
     (
         lambda xp, g, y, a, b, condition: _fit(xp, _share(xp, condition, g), a),
-        lambda xp, g, y, a, b, condition: _fit(xp, xp.where(condition, xp.zeros_like(g), g), b),
+        lambda xp, g, y, a, b, condition: _fit(xp, xp.where(condition, 0.0, g), b),
     ),
 )
 
@@ -702,7 +709,9 @@ class TapeNamespace:
         return lambda a, b, /: self.apply(primitive, a, b)
 
     def __getattr__(self, name: str) -> Any:
-        return self._member(self.base_namespace, name)
+        member = self._member(self.base_namespace, name)
+        setattr(self, name, member)  # so that it is looked up once
+        return member
 
     def _member(self, module: Any, name: str) -> Any:
         """Library member that is not defined here, guarded against losing a derivative."""
@@ -734,10 +743,16 @@ class TapeNamespace:
 
     def constant(self, function: Function, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Results of a function as constants."""
-        given = (tuple(arguments), dict(options))
-        level = max((leaf.level for leaf in flatten(given)[0] if isinstance(leaf, TapeArray)), default=0)
-        plain, named = self.stripped(given)
-        return mapped(functools.partial(self._lifted, level), function(*plain, **named))
+        level = 0
+
+        def plain(x: Any) -> Any:
+            nonlocal level
+            if isinstance(x, TapeArray):
+                level = max(level, x.level)
+            return strip(x)
+
+        given, named = mapped(plain, (tuple(arguments), dict(options)))
+        return mapped(functools.partial(self._lifted, level), function(*given, **named))
 
     # Recording.
     def lift_like(self, *arrays: Any) -> list[Any]:
@@ -755,7 +770,10 @@ class TapeNamespace:
         top, values, variables = opened(arrays)
         if top is None:
             return primitive.forward(self.base_namespace, *arrays, **options)
-        out = self.apply(primitive, *values, **options)
+        if TapeArray in map(type, values):  # recorded at an outer level too
+            out = self.apply(primitive, *values, **options)
+        else:
+            out = primitive.forward(self.base_namespace, *values, **options)
         if not (variables and self._is_differentiable(out.dtype)):
             return TapeArray(out, self, top.level)
 
@@ -992,13 +1010,30 @@ class TapeLinalg:
 # -------------------------------------------------------------------------------------------------- nested containers
 
 
+CONTAINERS = (tuple, list, dict)
+
+
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Leaves of nested tuples, named tuples, lists and dicts, in order, and the structure for `restore`."""
-    if not isinstance(tree, (dict, tuple, list)):
+    if not isinstance(tree, CONTAINERS):
         return ([], None) if tree is None else ([tree], ...)
+    leaves: list[Any] = []
+    return leaves, _collect(tree, leaves)
+
+
+def _collect(tree: Any, leaves: list[Any]) -> Any:
+    """Append the leaves of a container, and return its structure."""
     keys = sorted(tree) if isinstance(tree, dict) else None
-    parts = [flatten(item) for item in (tree if keys is None else map(tree.__getitem__, keys))]
-    return [leaf for leaves, _ in parts for leaf in leaves], (type(tree), keys, [shape for _, shape in parts])
+    shapes: list[Any] = []
+    for item in tree if keys is None else map(tree.__getitem__, keys):
+        if isinstance(item, CONTAINERS):
+            shapes.append(_collect(item, leaves))
+        elif item is None:
+            shapes.append(None)
+        else:
+            leaves.append(item)
+            shapes.append(...)
+    return type(tree), keys, shapes
 
 
 def restore(leaves: Iterable[Any], shape: Any) -> Any:
@@ -1009,16 +1044,29 @@ def restore(leaves: Iterable[Any], shape: Any) -> Any:
     if shape is ...:
         return next(leaves)
     kind, keys, parts = shape
-    items = [restore(leaves, part) for part in parts]
+    return _rebuilt(kind, keys, [restore(leaves, part) for part in parts])
+
+
+def _rebuilt(kind: Any, keys: Sequence[Any] | None, items: Sequence[Any]) -> Any:
+    """Container of a type with these items."""
     if keys is not None:
         return kind(zip(keys, items, strict=True))
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
 def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Nested container with a function applied to its leaves."""
-    leaves, shape = flatten(tree)
-    return restore(map(function, leaves), shape)
+    """Nested container with a function applied to its leaves, in the order of `flatten`."""
+    if not isinstance(tree, CONTAINERS):
+        return None if tree is None else function(tree)
+    kind = type(tree)
+    keys = sorted(tree) if isinstance(tree, dict) else None
+    items: list[Any] = []
+    for item in tree if keys is None else map(tree.__getitem__, keys):
+        if isinstance(item, CONTAINERS):
+            items.append(mapped(function, item))
+        else:
+            items.append(None if item is None else function(item))
+    return _rebuilt(kind, keys, items)
 
 
 # ---------------------------------------------------------------------------------------------------------- the verbs

@@ -6,6 +6,8 @@
   its date. ``python -m nox -s release`` does the same, and runs the demo of the wheel.
 - ``python tools/release.py fill --repository https://github.com/OWNER/NAME --email name@example.org`` writes the
   addresses of the repository and of the authors into this tree; needed once, before the first release.
+- ``python tools/release.py record REPORT`` writes tests/release_run.md from the report of ``python -m nox -t release
+  --report REPORT`` and the results of its tests.
 - ``python tools/release.py switcher FILE --repository https://github.com/OWNER/NAME`` writes the list of versions that
   the site offers.
 
@@ -25,6 +27,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,22 +230,51 @@ def switcher(file: Path, repository: str) -> None:
     file.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
+def record(report: Path, target: Path = ROOT / "tests" / "release_run.md") -> None:
+    """Write the page of a run of all sessions that a release needs, from nox's report and pytest's results."""
+    sessions = json.loads(report.read_text(encoding="utf-8"))["sessions"]
+    seconds = sum(session["duration"] for session in sessions)
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for path in (report.parent / "results").glob("*/junit.xml"):
+        if path.stat().st_mtime >= report.stat().st_mtime - seconds:  # of this run
+            suite = ET.parse(path).getroot()[0]  # noqa: S314  (written by our own pytest)
+            counts = {outcome: count + int(suite.get(outcome, 0)) for outcome, count in counts.items()}
+    passed = counts.pop("tests") - sum(counts.values())
+    git = "git", "log", "-1", "--format=%h of %cs"
+    commit = subprocess.run(git, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
+    lines = [
+        "# The last run of what a release needs",
+        "",
+        "By `python -m nox -t release --report .nox/report.json`, `python tools/release.py record .nox/report.json`.",
+        "",
+        f"Commit {commit}; {os.cpu_count()} processors, {seconds / 60:.0f} minutes with the installations.",
+        f"Tests: {passed} passed, {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}.",
+        "",
+        "| session | result | minutes |",
+        "|---|---|---|",
+        *(f"| `{each['signatures'][0]}` | {each['result']} | {each['duration'] / 60:.1f} |" for each in sessions),
+        "",
+    ]
+    target.write_text("\n".join(lines), encoding="utf-8")
+
+
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     repository = known_repository() or None
-    for command, names in (("build", ("email", "tag")), ("fill", ("email",)), ("switcher", ())):
+    named = {"build": ("repository", "email", "tag"), "fill": ("repository", "email"), "switcher": ("repository",)}
+    for command in (*named, "record"):
         added = commands.add_parser(command)
         if command != "fill":
             added.add_argument("target", type=Path, metavar="FOLDER" if command == "build" else "FILE")
-        for name in ("repository", *names):
+        for name in named.get(command, ()):
             added.add_argument(f"--{name}", help=FORMS[name][1])
         added.set_defaults(repository=repository)
     options = parser.parse_args(arguments)
     for name, (pattern, form) in FORMS.items():
         value = getattr(options, name, None)
-        required = options.command != "build" and name == "repository"
+        required = options.command in {"fill", "switcher"} and name == "repository"
         if (required or value is not None) and not re.fullmatch(pattern, value or ""):
             parser.error(f"--{name}: expected {form}, got {value}")
     return options
@@ -255,6 +287,8 @@ def main(arguments: Sequence[str]) -> None:
         build(options.target, options.repository, options.email, options.tag)
     elif options.command == "fill":
         fill_in(ROOT, options.repository, options.email)
+    elif options.command == "record":
+        record(options.target)
     else:
         switcher(options.target, options.repository)
 

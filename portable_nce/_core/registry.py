@@ -139,7 +139,8 @@ def adapter_of(array: Array) -> Adapter:
         return adapter
     recorded = getattr(array, "__recorded__", None)
     if recorded is not None:
-        return adapter_of(recorded)
+        adapter = adapters.get(type(recorded))
+        return adapter_of(recorded) if adapter is None else adapter
     if is_being_compiled(array):
         from ..backends.torch_compiler import untraced  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The full run of nox includes what the default run omits, and selected tests exist."""
+"""The runs of nox for a release and of everything hold what the default run omits, and selected tests exist."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def test_the_full_run_holds_what_the_default_run_holds(noxfile: Any) -> None:
     # Their full forms are `whole`, `products`, `typing`, `ranks`, `plugin` and `vendored`.
     assert default - full == {"conformance", "tests", "types", "integration"}
     assert {"products", "typing", "ranks", "peers", "plugin", "vendored", "minimums", "demo", "newcomer"} <= full
+
+
+def test_a_release_needs_what_the_default_run_holds_and_no_old_compilers(noxfile: Any) -> None:
+    release = {name for name, of in tags(noxfile).items() if "release" in of}
+    default = {session.partition("(")[0] for session in nox.options.sessions or ()}
+    # Their full forms are `typing`, and `ranks`, `plugin` and `vendored`.
+    assert default - release == {"types", "integration"}
+    assert {"typing", "ranks", "plugin", "vendored", "minimums", "peers", "docs", "demo", "newcomer"} <= release
+    compiled = {call.id for call in noxfile.compile.parametrize if "release" in call.tags}
+    assert compiled == {"torch-newest", "jax-newest"}
 
 
 def test_continuous_integration_runs_every_session_of_the_full_run(noxfile: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import runpy
 import shutil
@@ -62,6 +64,27 @@ def test_an_option_of_a_release_that_makes_no_sense_is_an_error(
     with pytest.raises(SystemExit):
         release.options_of(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_the_record_of_a_run_counts_its_tests_and_lists_its_sessions(tmp_path: Path) -> None:
+    suites = {"tests": (7, 1, 0, 2), "ranks": (5, 0, 0, 0), "of another run": (100, 50, 0, 0)}
+    for name, (tests, failures, errors, skipped) in suites.items():
+        path = tmp_path / "results" / name / "junit.xml"
+        path.parent.mkdir(parents=True)
+        counts = f'tests="{tests}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
+        path.write_text(f"<testsuites><testsuite {counts} /></testsuites>", encoding="utf-8")
+    sessions = [
+        {"signatures": ["tests"], "result": "failed", "duration": 240.0},
+        {"signatures": ["lint", "lint-3.11"], "result": "success", "duration": 6.0},
+    ]
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"sessions": sessions}), encoding="utf-8")
+    os.utime(tmp_path / "results" / "of another run" / "junit.xml", (0, 0))
+    release.record(report, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "Tests: 9 passed, 1 failures, 0 errors, 2 skipped." in page
+    assert "4 minutes" in page
+    assert "| `tests` | failed | 4.0 |\n| `lint` | success | 0.1 |\n" in page
 
 
 def test_the_switcher_has_the_version_that_the_site_is_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
