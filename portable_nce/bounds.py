@@ -1387,12 +1387,12 @@ def info_nce_anchor_losses(pairs: ScorePairs, nu: float) -> Array:
 
 
 def _below_log_number(
-    pairs: ScorePairs, objective: Objective, reduction: ReductionName, further: int = 0, *, constant: bool = False
+    pairs: ScorePairs, objective: Objective, reduction: ReductionName, extra: int = 0, *, constant: bool = False
 ) -> Array:
-    """Reduced logarithm of the number of negatives plus `further`, minus the losses of the rows, not yet rounded."""
+    """Reduced logarithm of the number of negatives plus `extra`, minus the losses of the rows, not yet rounded."""
     losses = pairs.loss(objective, reduction, constant=constant)
     # Not by an operator: a plain array as its left operand does not know a recorded one.
-    return pairs.xp.subtract(pairs.reduced_log_number(reduction, further), losses)
+    return pairs.xp.subtract(pairs.reduced_log_number(reduction, extra), losses)
 
 
 def _one_number(value: Any) -> Array:

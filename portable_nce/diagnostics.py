@@ -728,14 +728,14 @@ def top_k(
     n_queries, width = shape_of("query", x, "(N, D)")
     n_keys, _ = shape_of("key", y, "(K, D)", may_be_empty=False)
     same_width(similarity, "query", x, "key", y)
-    further = 0
+    extra = 0
     if left_out is not None:
         left_out = xp.expand_dims(left_out, axis=1) if len(left_out.shape) == 1 else left_out
-        further = shape_of("exclude", left_out, "(N, M)")[1]
-        left_out = indices_of(xp, "exclude", left_out, (n_queries, further))
+        extra = shape_of("exclude", left_out, "(N, M)")[1]
+        left_out = indices_of(xp, "exclude", left_out, (n_queries, extra))
     dtype, source_dtypes, shards = x.dtype, SourceDtypes((x.dtype,), (y.dtype,)), None
     if across is not None:
-        shards = agree(across, RankReport(n_queries, n_keys, {"features": width, "keys to exclude": further}), x)
+        shards = agree(across, RankReport(n_queries, n_keys, {"features": width, "keys to exclude": extra}), x)
     total = n_keys if shards is None else sum(shards.columns)
     if k > total:
         raise ValueError(f"k: expected at most the number of keys, {total}, got {k}")
@@ -743,7 +743,7 @@ def top_k(
         pad = "negative indices exclude nothing"
         check_indices("exclude", left_out, total, "the keys", smallest=-math.inf, remedy=pad)
     # Among k + M keys, at least k are not excluded.
-    count = min(k + further, total)
+    count = min(k + extra, total)
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))
     if shards is not None:
         x = shards.gather(x, sent_as=dtype, own_first=False)

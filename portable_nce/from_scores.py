@@ -1137,17 +1137,17 @@ class ScorePairs:
         # 0 if no row counts.
         return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
 
-    def log_number(self, further: int = 0) -> Array:
-        """Logarithm of the number of negatives of each row plus `further`: of all rows, (1,), or of each, (K,)."""
+    def log_number(self, extra: int = 0) -> Array:
+        """Logarithm of the number of negatives of each row plus `extra`: of all rows, (1,), or of each, (K,)."""
         if self.counted is not None:
-            return self.xp.log(self.number + further)
+            return self.xp.log(self.number + extra)
         # Not a logarithm of the `math` module: the precision may exceed a Python float's, and lengths may be symbolic.
         zero = self.xp.zeros(1, dtype=self.scores.dtype, device=device_of(self.scores))
-        return self.xp.log(zero + (self.number + further))
+        return self.xp.log(zero + (self.number + extra))
 
-    def reduced_log_number(self, reduction: ReductionName, further: int = 0) -> Array:
+    def reduced_log_number(self, reduction: ReductionName, extra: int = 0) -> Array:
         """Mean or sum of `log_number` over the rows that count; for "none" 0 in rows that do not."""
-        logarithm = self.log_number(further)
+        logarithm = self.log_number(extra)
         if self.counted is not None:
             return self._of_rows(logarithm, reduction)
         return logarithm * self.n_rows() if reduction == "sum" else logarithm

@@ -448,7 +448,7 @@ class _Transposed(_RuleOf):
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         result: Any = self.rule(tile.transposed())
         if not isinstance(result, (tuple, list)):
-            return result  # type: ignore[no-any-return]  # rejected by `split`
+            return result  # type: ignore[no-any-return]  # rejected by `members_of`
         return tuple(_copied(_exchanged(x)) if len(getattr(x, "shape", ())) == 2 else x for x in result)  # noqa: PLR2004  (a matrix)
 
 
@@ -458,7 +458,7 @@ def _copied(x: Array) -> Array:
     return xp.reshape(xp.reshape(x, (-1,)), tuple(x.shape))
 
 
-def split(rule: Rule, tile: Tile) -> Members:
+def members_of(rule: Rule, tile: Tile) -> Members:
     """Positives, negatives and weights of a tile by a rule, with the mask applied."""
     xp, mask = namespace_of(tile.i), tile.mask
     result: Any = rule(tile)
@@ -1355,11 +1355,11 @@ class _WithNegatives(_RuleOf):
     __name__ = "views with further negatives"
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
-        further = tile.j >= tile.n_rows
-        among = _not(further)
+        extra = tile.j >= tile.n_rows
+        among = _not(extra)
         positives, negatives = self.rule(tile._replace(n_columns=tile.n_rows))
-        further = _and(further, tile.columns[0]) if tile.columns else further
-        return _and(positives, among), namespace_of(further).logical_or(_and(negatives, among), further)
+        extra = _and(extra, tile.columns[0]) if tile.columns else extra
+        return _and(positives, among), namespace_of(extra).logical_or(_and(negatives, among), extra)
 
 
 def candidates() -> Pairing:

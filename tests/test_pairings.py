@@ -456,7 +456,7 @@ def test_the_kind_of_a_pairing_says_what_its_rule_says(name: str) -> None:
         pairing.pairs,
         np.float64,
     )
-    for found, wanted in zip(pairings.split(pairing.rule, tile)[:2], of_kind(pairing, n_columns), strict=True):
+    for found, wanted in zip(pairings.members_of(pairing.rule, tile)[:2], of_kind(pairing, n_columns), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
 

@@ -280,7 +280,7 @@ def _run_plan(plan: Plan, call: LossCall) -> Array:
             resolve_similarity(options.similarity), (x,), (arrays[-1],), call.pairing, partners=tuple(arrays[1:-1])
         )
         bound = score_bound(scale, x, one_process=True)
-        if not plan.layout.unit:  # a finite bound: no entry needs to be replaced by zero
+        if not plan.spec.unit:  # a finite bound: no entry needs to be replaced by zero
             bound = largest_score(*arrays, factor=bound)
             if bound == math.inf:
                 return _compute(call, None, None)
@@ -294,7 +294,7 @@ def _run_plan(plan: Plan, call: LossCall) -> Array:
         reduction = Reduction(options.reduction, weights).in_units()
         sources = _sources(call.pairing, scale, arrays, reduction.weights, parameters)
         result, number = plan.run(sources, arrays[0], scale, bound)
-        if not plan.layout.mean:
+        if not plan.spec.mean:
             result = reduction.of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)
 

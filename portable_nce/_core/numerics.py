@@ -31,11 +31,11 @@ def continued(x: Array, count: int) -> Array:
     return xp.concat([x, xp.broadcast_to(x[:1], (count - number,))], axis=0)
 
 
-def nan_of(judge: Array, x: Array) -> Array:
-    """Copy the NaN rows of `judge` into `x`: comparisons with NaN are False, so choosing pairs would hide them."""
+def nan_of(guide: Array, x: Array) -> Array:
+    """Copy the NaN rows of `guide` into `x`: comparisons with NaN are False, so choosing pairs would hide them."""
     xp = namespace_of(x)
-    judge = stop_gradient(judge)
-    invalid = xp.any(namespace_of(judge).isnan(judge), axis=1, keepdims=True)
+    guide = stop_gradient(guide)
+    invalid = xp.any(namespace_of(guide).isnan(guide), axis=1, keepdims=True)
     return xp.where(invalid, math.nan, x)
 
 

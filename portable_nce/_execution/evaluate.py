@@ -111,7 +111,7 @@ def _evaluated(family: FamilySpec, matrix: ScoreMatrix, parameters: Arrays, redu
 def summed(prepared: Prepared, reduction: Reduction) -> Array:
     """Reduced row losses of a one-pass sweep, which computes a plain mean itself."""
     value, number = in_one_pass(prepared)
-    if prepared.layout.mean:
+    if prepared.spec.mean:
         note(Counted(number))
         return value
     if prepared.inverse is not None:

@@ -14,16 +14,16 @@ from .._core.registry import adapter_of
 from ..pairings import Pairing, takes_products
 from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
-from .layouts import NeedGrad, NeedGradOf
 from .matrix import Passes, Prepared
 from .search import Searched, block_of
 from .sets import PairRule
 from .sources import flags_of
+from .specs import NeedGrad, NeedGradOf
 from .tiling import Bounds
 from .two_sided import entries_visited, square_sweep
 
 
-class Sweep(NamedTuple):
+class SweepReport(NamedTuple):
     """One sweep over a score matrix, in one or two passes for value and gradients; or a search, without gradients.
 
     Attributes
@@ -90,7 +90,7 @@ class Explanation(NamedTuple):
     ----------
     objectives, pairings : tuple of str
         The objectives that were evaluated, and the pairings of their score matrices.
-    sweeps : tuple of Sweep
+    sweeps : tuple of SweepReport
         The sweeps and searches in their order; none if the loss holds its score matrix.
     traffic : tuple of (str, int)
         Exchanges between ranks for the value: kind, and number of bytes that this rank sent.
@@ -101,7 +101,7 @@ class Explanation(NamedTuple):
 
     objectives: tuple[str, ...]
     pairings: tuple[str, ...]
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[SweepReport, ...]
     traffic: tuple[tuple[str, int], ...] = ()
     counted: int | None = None
 
@@ -186,7 +186,7 @@ def _most_of(cut: int | Bounds) -> int:
     return max(high - low for low, high in cut) if isinstance(cut, tuple) else cut
 
 
-def _reports(notes: Sequence[Any]) -> tuple[Sweep, ...]:
+def _reports(notes: Sequence[Any]) -> tuple[SweepReport, ...]:
     """Reports of the sweeps and searches among the notes."""
     needed = [_needed(note.prepared) if isinstance(note, Passes) else () for note in notes]
     of_all = not any(map(any, needed))  # nothing is differentiated in this call: assume that everything can be
@@ -205,30 +205,30 @@ def _needed(prepared: Prepared) -> tuple[bool, ...]:
     return tuple(map(adapter_of(arrays[0]).needs_gradient, arrays))
 
 
-def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
+def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:
     prepared = passes.prepared
-    layout, inputs = prepared.layout, prepared.inputs.with_constants()
-    channel, rows = layout.channels[0], inputs.rows[0]
+    spec, inputs = prepared.spec, prepared.inputs.with_constants()
+    channel, rows = spec.channels[0], inputs.rows[0]
     columns = None if channel.given else (inputs.columns or inputs.rows)[0]
     n_columns = rows.shape[1] if columns is None else columns.shape[0]
-    tiling = layout.sizes.of(rows.shape[0], n_columns)
+    tiling = spec.sizes.of(rows.shape[0], n_columns)
     block, tile = _most_of(tiling.block), _most_of(tiling.tile)
     width = 0 if columns is None else rows.shape[-1]
-    need = flags_of(layout, prepared.inputs, need_grad).operands
-    if need.gradients and (passes.number > 1 or isinstance(layout.sets, PairRule)):
+    need = flags_of(spec, prepared.inputs, need_grad).operands
+    if need.gradients and (passes.number > 1 or isinstance(spec.sets, PairRule)):
         need = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
     gradients = need.rows + need.columns
     if prepared.function is square_sweep:
-        share = entries_visited(layout, rows.shape[0], n_columns) / (rows.shape[0] * n_columns)
+        share = entries_visited(spec, rows.shape[0], n_columns) / (rows.shape[0] * n_columns)
         # Tiles that are not kept are computed again for the gradients.
         again = need.gradients and not tiling.keep
         name, products = "two-sided sweep of inner products", (1 + again + gradients) * share
         entries = rows.shape[0] * n_columns * share if tiling.keep else block * tile
-    elif isinstance(layout.sets, PairRule):
+    elif isinstance(spec.sets, PairRule):
         held = channel.held(inputs.rows, inputs.columns or inputs.rows)
-        name, products = "sweep with masks", _of_rule(layout.sets, inputs, passes.number, width)
+        name, products = "sweep with masks", _of_rule(spec.sets, inputs, passes.number, width)
         if columns is not None:
-            of_scores, of_pullback = map(sum, zip(*(one.products for one in layout.channels), strict=True))
+            of_scores, of_pullback = map(sum, zip(*(one.products for one in spec.channels), strict=True))
             made = passes.number * of_scores + need.gradients * of_pullback
             products += made * _tokens_of(held, inputs.columns or inputs.rows)
         entries = block * n_columns * (1 if columns is None else held["width"])
@@ -237,22 +237,22 @@ def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> Sweep:
         scored = (width + len(inputs.added)) / width if width else 0.0  # a column adds numbers to the scores
         products, entries = passes.number * scored + gradients * (width > 0), block * n_columns
     memory, shape = int(entries) * itemsize(rows), (rows.shape[0], n_columns)
-    steps = report_of_steps(layout, rows, shape, need_grad=need.gradients)
-    return Sweep(name, prepared.reason, *shape, width, block, tile, passes.number, float(products), memory, steps)
+    steps = report_of_steps(spec, rows, shape, need_grad=need.gradients)
+    return SweepReport(name, prepared.reason, *shape, width, block, tile, passes.number, float(products), memory, steps)
 
 
-def _report_of_search(searched: Searched) -> Sweep:
-    layout, inputs = searched
+def _report_of_search(searched: Searched) -> SweepReport:
+    spec, inputs = searched
     rows, (n_rows, n_columns) = inputs.rows[0], inputs.shape
     width = rows.shape[-1] if inputs.columns else 0
-    held = layout.channel.held(inputs.rows, inputs.columns) if inputs.columns else {"width": 1}
-    products = layout.channel.products[0] * _tokens_of(held, inputs.columns) if inputs.columns else 0.0
-    if layout.measure is not None:
-        products += _of_rule(layout.rule, inputs, 1, width)
-    block = _most_of(block_of(layout, inputs))
+    held = spec.channel.held(inputs.rows, inputs.columns) if inputs.columns else {"width": 1}
+    products = spec.channel.products[0] * _tokens_of(held, inputs.columns) if inputs.columns else 0.0
+    if spec.measure is not None:
+        products += _of_rule(spec.rule, inputs, 1, width)
+    block = _most_of(block_of(spec, inputs))
     memory = block * n_columns * held["width"] * itemsize(rows)
     reason = "the columns of some scores are searched for, without gradients"
-    return Sweep("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)
+    return SweepReport("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)
 
 
 def _of_rule(sets: PairRule, inputs: Inputs, passes: int, width: int) -> float:

@@ -14,7 +14,7 @@ from .._core.equality import is_fixed
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of, on_accelerator
-from .layouts import Layout
+from .specs import SweepSpec
 from .tiling import pays_to_fuse
 
 MOST_KINDS = 64
@@ -80,9 +80,9 @@ def is_fusible(x: Array) -> bool:
     return _Switch.on and adapter_of(x).obstacle_to_fusing(x) is None
 
 
-def report_of_steps(layout: Layout, x: Array, shape: tuple[int, int], *, need_grad: bool) -> str:
+def report_of_steps(spec: SweepSpec, x: Array, shape: tuple[int, int], *, need_grad: bool) -> str:
     """Whether the steps of a sweep on arrays like `x` are compiled, or why not; empty on CPUs, where none are."""
-    if not (layout.fused or on_accelerator(x)):
+    if not (spec.fused or on_accelerator(x)):
         return ""
     reason: str | None = adapter_of(x).obstacle_to_fusing(x)
     if reason is None and not _Switch.on:
@@ -91,7 +91,7 @@ def report_of_steps(layout: Layout, x: Array, shape: tuple[int, int], *, need_gr
         reason = "there are too few pairs"
     elif reason is None and not need_grad:
         reason = "no gradients are needed"
-    elif reason is None and not is_fixed(layout._replace(half=None)):
+    elif reason is None and not is_fixed(spec._replace(half=None)):
         reason = "they contain a function of yours"
     return "compiled once for all batch sizes" if reason is None else f"not compiled: {reason}"
 

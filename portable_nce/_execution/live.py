@@ -235,12 +235,12 @@ def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     # With a mask, arrays of the size of the matrix exist already.
     mode = adapter_of(first).mode
     size = inputs.shape[0] if matrix.mask is not None else masked(*inputs.shape, matrix.block_size, mode=mode).block
-    layout = _Judged(rule, inputs.group_sizes, needs, size)
-    return Live(*adapter_of(first).custom_vjp(_judge, no_gradient)(layout, *inputs.flat))
+    spec = _LiveSpec(rule, inputs.group_sizes, needs, size)
+    return Live(*adapter_of(first).custom_vjp(_find_live, no_gradient)(spec, *inputs.flat))
 
 
-class _Judged(NamedTuple):
-    """Static arguments of `_judge`."""
+class _LiveSpec(NamedTuple):
+    """Static arguments of `_find_live`."""
 
     rule: PairRule
     group_sizes: tuple[int, ...]
@@ -248,22 +248,22 @@ class _Judged(NamedTuple):
     size: int | Bounds
 
 
-def _judge(layout: _Judged, *arrays: Array) -> Arrays:
+def _find_live(spec: _LiveSpec, *arrays: Array) -> Arrays:
     """Rows that count and columns that they use, by the positives and negatives of each block of rows."""
-    inputs = Inputs.of(layout.group_sizes, arrays)
+    inputs = Inputs.of(spec.group_sizes, arrays)
     first, n_columns = inputs.rows[0], inputs.shape[1]
     xp = namespace_of(first)
-    sets, by_block = RuleSets(layout.rule, inputs), inputs._replace(columns=(), column_labels=(), column_numbers=())
+    sets, by_block = RuleSets(spec.rule, inputs), inputs._replace(columns=(), column_labels=(), column_numbers=())
 
     def step(carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         block = Inputs.of(by_block.group_sizes, arrays)
         whole = (block.rows[0].shape[-2], n_columns)
         members = [xp.broadcast_to(x, whole) for x in sets.of(0, start, block)[:2]]
-        used = _used(xp, members, layout.needs, *block.by_row)
+        used = _used(xp, members, spec.needs, *block.by_row)
         return (xp.logical_or(carry[0], xp.any(used, axis=0)),), (xp.any(used, axis=1),)
 
     nothing = xp.zeros((n_columns,), dtype=xp.bool, device=device_of(first))
-    (of_columns,), (of_rows,) = adapter_of(first).scan(step, (nothing,), by_block.flat, layout.size)
+    (of_columns,), (of_rows,) = adapter_of(first).scan(step, (nothing,), by_block.flat, spec.size)
     return of_rows, of_columns
 
 

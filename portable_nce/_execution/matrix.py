@@ -31,11 +31,11 @@ from .channels import Channel, channel_of
 from .families import FamilySpec, PairsSpec, SoftmaxSpec
 from .fusing import is_fusible
 from .inputs import Arrays, Inputs, number_of_varying
-from .layouts import Layout
 from .operands import SourceDtypes, operands_of
 from .products import absence
 from .replay import replayed
 from .sets import NO_DIAGONALS, Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
+from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
@@ -49,7 +49,7 @@ class Prepared(NamedTuple):
     """
 
     function: Callable[..., Arrays]
-    layout: Layout
+    spec: SweepSpec
     inputs: Inputs
     reason: str
     order: Array | None = None
@@ -234,7 +234,7 @@ class ScoreMatrix(NamedTuple):
         if not (len(self.columns) == 0 and isinstance(family, SoftmaxSpec) and is_positive(self.shape[1] - 1)):
             return None
         inputs = Inputs(self.rows, by_row=by_row)
-        return self._sweep_of(Layout(family, Diagonals(), self._sizes(masked), **options), inputs, _KNOWN)
+        return self._sweep_of(SweepSpec(family, Diagonals(), self._sizes(masked), **options), inputs, _KNOWN)
 
     def by_products(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """Sweep over inner products without masks; None if objective, similarity or pairing does not allow it."""
@@ -252,32 +252,32 @@ class ScoreMatrix(NamedTuple):
         elif isinstance(positives, ByIndex):
             inputs = inputs._replace(**self._indexed(positives.index))
         elif isinstance(positives, AheadOfQueue) and not self.partners:
-            first, further = self.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in self.columns])
-            inputs = inputs._replace(partners=(first,), columns=further)
+            first, extra = self.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in self.columns])
+            inputs = inputs._replace(partners=(first,), columns=extra)
         diagonals = NO_DIAGONALS if inputs.partners else diagonals_of(positives, n_rows, self.n_own_columns)
         if not is_positive(diagonals.negatives(inputs.shape[1])):
             return None
         inputs = inputs._replace(added=tuple([absence(x, inputs.columns[0]) for x in valid]))
         sizes = self._sizes(one_sided, far=on_accelerator(self.rows[0]))
-        return self._sweep_of(Layout(family, diagonals, sizes, **options), inputs, _KNOWN)
+        return self._sweep_of(SweepSpec(family, diagonals, sizes, **options), inputs, _KNOWN)
 
     def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
         return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
 
-    def _sweep_of(self, layout: Layout, inputs: Inputs, reason: str, *others: ScoreMatrix) -> Prepared:
+    def _sweep_of(self, spec: SweepSpec, inputs: Inputs, reason: str, *others: ScoreMatrix) -> Prepared:
         """Sweep over the operands of this and other matrices, or over embeddings."""
         channels = tuple([one.channel for one in (self, *others)])
         fused = is_fusible(self.rows[0]) and pays_to_fuse(*self.shape)
-        layout = layout._replace(channels=channels, bound=self.bound, unit=self.similarity.unit)
-        layout = layout._replace(high=self.high, fused=fused)
+        spec = spec._replace(channels=channels, bound=self.bound, unit=self.similarity.unit)
+        spec = spec._replace(high=self.high, fused=fused)
         if self.scale is not None:
-            layout, inputs = self._embedded(layout, inputs)
+            spec, inputs = self._embedded(spec, inputs)
         else:
             inputs = inputs.split([channel.rows for channel in channels], [channel.columns for channel in channels])
-        return Prepared(sweep, layout._replace(group_sizes=inputs.group_sizes), inputs, reason)
+        return Prepared(sweep, spec._replace(group_sizes=inputs.group_sizes), inputs, reason)
 
-    def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:
-        """Layout and inputs of a sweep over embeddings."""
+    def _embedded(self, spec: SweepSpec, inputs: Inputs) -> tuple[SweepSpec, Inputs]:
+        """SweepSpec and inputs of a sweep over embeddings."""
         scale, rows = self.scale, inputs.rows[0]
         inputs = inputs._replace(columns=() if inputs.columns[0] is rows else inputs.columns)
         number = None
@@ -289,9 +289,9 @@ class ScoreMatrix(NamedTuple):
         inputs = inputs._replace(scale=() if number is not None else (scale,))
         if self.half is not None:
             of_columns = 1, 2 if self.similarity.unit else 1
-            channels = tuple([one._replace(rows=(1, 2), columns=of_columns) for one in layout.channels])
-            layout = layout._replace(channels=channels)
-        return layout._replace(embedded=True, scale=number, half=self.half), inputs
+            channels = tuple([one._replace(rows=(1, 2), columns=of_columns) for one in spec.channels])
+            spec = spec._replace(channels=channels)
+        return spec._replace(embedded=True, scale=number, half=self.half), inputs
 
     def _obstacle(self, family: FamilySpec) -> str | None:
         """Why a sweep over inner products without masks is impossible; None if it is possible."""
@@ -373,8 +373,8 @@ class ScoreMatrix(NamedTuple):
             row_labels=(sorted_labels,),
             column_labels=(sorted_column_labels,),
         )
-        layout = Layout(family, SortedClasses(own, ids), Tiling(blocks, tiles), **options)
-        prepared = self._sweep_of(layout, inputs, "labels are sorted: positives of a block are in one tile")
+        spec = SweepSpec(family, SortedClasses(own, ids), Tiling(blocks, tiles), **options)
+        prepared = self._sweep_of(spec, inputs, "labels are sorted: positives of a block are in one tile")
         return prepared._replace(order=order, inverse=xp.argsort(order, stable=True))
 
     def by_rule(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
@@ -384,8 +384,8 @@ class ScoreMatrix(NamedTuple):
         reason = self._obstacle(family) or "no row has a negative"
         if self.pairing.positives.has_labels and self._obstacle(family) is None:
             reason = "labels are not sorted: the matrix is small, classes are large or values cannot be read"
-        layout = Layout(family, sets, sizes, **options)
-        return self._sweep_of(layout, inputs._replace(by_row=by_row), reason, *others)
+        spec = SweepSpec(family, sets, sizes, **options)
+        return self._sweep_of(spec, inputs._replace(by_row=by_row), reason, *others)
 
     def pair_rule(self, *others: ScoreMatrix) -> tuple[PairRule, Inputs]:
         """Rule that gives the pairs, and its inputs with the operands of this and other matrices."""
@@ -423,10 +423,10 @@ class ScoreMatrix(NamedTuple):
         shared = self.shards is not None
         sizes = self._sizes(two_sided, far=on_accelerator(self.rows[0]), symmetric=not symmetric, shared=shared)
         diagonals = diagonals_of(self.pairing.positives, n_rows, self.n_own_columns)
-        layout = Layout(family, diagonals, sizes, mean=mean, shards=self.shards, self_contrast=not symmetric)
+        spec = SweepSpec(family, diagonals, sizes, mean=mean, shards=self.shards, self_contrast=not symmetric)
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
-        return self._sweep_of(layout, inputs, reason)._replace(function=square_sweep)
+        return self._sweep_of(spec, inputs, reason)._replace(function=square_sweep)
 
     # Row losses and statistics.
 
@@ -498,10 +498,10 @@ _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="s
 
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
     """Sum of the row losses, with its gradient, and their counts."""
-    layout, arrays = prepared.layout, prepared.arrays
+    spec, arrays = prepared.spec, prepared.arrays
     note(Passes(1, prepared))
-    function = replayed(prepared.function, layout, arrays)
-    value, number = adapter_of(arrays[0]).value_and_vjp(function)(layout, *arrays)
+    function = replayed(prepared.function, spec, arrays)
+    value, number = adapter_of(arrays[0]).value_and_vjp(function)(spec, *arrays)
     return value, number
 
 
@@ -509,32 +509,32 @@ def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
     """Row losses and their counts; a second pass computes the gradient."""
     adapter = adapter_of(prepared.inputs.rows[0])
     note(Passes(2, prepared))
-    values, number = adapter.custom_vjp(_first_pass, _second_pass)(prepared.layout, *prepared.arrays)
+    values, number = adapter.custom_vjp(_first_pass, _second_pass)(prepared.spec, *prepared.arrays)
     if prepared.inverse is not None:
         xp = namespace_of(values)
         values, number = (xp.take(x, prepared.inverse, axis=0) for x in (values, number))
     return values, stop_gradient(number)
 
 
-def _first_pass(layout: Layout, *arrays: Array) -> Arrays:
-    return replayed(sweep, layout, arrays)(layout, *arrays, need_grad=False)
+def _first_pass(spec: SweepSpec, *arrays: Array) -> Arrays:
+    return replayed(sweep, spec, arrays)(spec, *arrays, need_grad=False)
 
 
-def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+def _second_pass(spec: SweepSpec, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
     """Gradient of ``Σ c_i l_i`` by a one-pass sweep whose row weights are the cotangents c.
 
     For statistics, the cotangents of each statistic serve as the slopes of an objective.
     """
     del outputs
-    family, inputs = layout.family, Inputs.of(layout.group_sizes, arrays)
+    family, inputs = spec.family, Inputs.of(spec.group_sizes, arrays)
     if isinstance(family, SoftmaxSpec) and family.statistics:
         weights = Statistics.slopes_of(cotangents[0])
     else:
-        weights, layout = (cotangents[0],), layout._replace(family=family._replace(weighted=True))
+        weights, spec = (cotangents[0],), spec._replace(family=family._replace(weighted=True))
     weighted = inputs._replace(by_row=(*inputs.by_row, *weights))
-    static, all_arrays = layout._replace(group_sizes=weighted.group_sizes), weighted.flat
+    static, all_arrays = spec._replace(group_sizes=weighted.group_sizes), weighted.flat
     gradients = replayed(sweep, static, all_arrays)(static, *all_arrays, need_grad=True)[2:]
-    return tuple(gradients[: number_of_varying(layout.group_sizes)])
+    return tuple(gradients[: number_of_varying(spec.group_sizes)])
 
 
 def matrix_of_scores(scores: Array, pairing: Pairing, mask: Array | None = None) -> ScoreMatrix:

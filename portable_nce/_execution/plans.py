@@ -19,9 +19,9 @@ from ..objectives.base import Objective, Pairwise
 from ..objectives.hard import HardNegatives
 from ..pairings import ByIndex, ByRule
 from .fusing import is_fusible
-from .layouts import Layout
 from .matrix import Passes, as_arrays
 from .replay import MOST, Replayed
+from .specs import SweepSpec
 from .tiling import is_large
 
 PLANS: dict[Hashable, Plan] = {}
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     ----------
     sweep : Replayed
         Function that computes it.
-    layout : Layout
+    spec : SweepSpec
         Static arguments, without the bound of the scores and a scale that is a number.
     places : tuple of (int or float)
         For each array of the sweep, its position in the sources of a call; or a float, which holds for all rows.
@@ -44,15 +44,15 @@ class Plan(NamedTuple):
     """
 
     sweep: Replayed
-    layout: Layout
+    spec: SweepSpec
     places: tuple[int | float, ...]
     dtype: Any
 
     def run(self, sources: Sequence[Any], rows: Array, scale: Any, bound: float) -> tuple[Array, Array]:
         """Sum of the row losses of a call, and the counts of the rows."""
         arrays = [sources[k] if isinstance(k, int) else as_arrays((k,), rows)[0] for k in self.places]
-        layout = self.layout._replace(bound=bound, scale=None if self.layout.scale is None else scale)
-        return adapter_of(arrays[0]).value_and_vjp(self.sweep)(layout, *arrays)
+        spec = self.spec._replace(bound=bound, scale=None if self.spec.scale is None else scale)
+        return adapter_of(arrays[0]).value_and_vjp(self.sweep)(spec, *arrays)
 
 
 def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], dtype: Any) -> None:
@@ -61,14 +61,14 @@ def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], dtype: An
     if len(sweeps) != 1 or sweeps[0].number != 1:
         return
     prepared = sweeps[0].prepared
-    if not prepared.layout.embedded or prepared.order is not None or not is_fixed(prepared.layout):
+    if not prepared.spec.embedded or prepared.order is not None or not is_fixed(prepared.spec):
         return
     places = [_place(x, sources) for x in prepared.inputs.flat]
     if None in places:
         return
     if len(PLANS) >= MOST:
         PLANS.clear()
-    PLANS[kind] = Plan(Replayed(prepared.function), prepared.layout, tuple(places), dtype)  # type: ignore[arg-type]
+    PLANS[kind] = Plan(Replayed(prepared.function), prepared.spec, tuple(places), dtype)  # type: ignore[arg-type]
 
 
 def _place(x: Any, sources: Sequence[Any]) -> int | float | None:

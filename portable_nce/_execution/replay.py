@@ -16,7 +16,7 @@ from .._core.programs import Program, traced
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .inputs import Arrays
-from .layouts import Layout, NeedGradOf
+from .specs import NeedGradOf, SweepSpec
 from .tiling import Sizes
 
 MOST, MOST_PROGRAMS = 512, 4
@@ -30,11 +30,11 @@ class Replayed:
         self.function = function
         self.programs: dict[NeedGradOf, list[Program | None]] = {}
 
-    def __call__(self, layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
+    def __call__(self, spec: SweepSpec, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         """Results of the sweep."""
-        if layout.fused or not adapter_of(arrays[0]).is_plain(arrays):  # compiled steps take no traced arrays
-            return self.function(layout, *arrays, need_grad=need_grad)
-        programs, numbers = self.programs.setdefault(need_grad, []), (layout.scale, layout.bound)
+        if spec.fused or not adapter_of(arrays[0]).is_plain(arrays):  # compiled steps take no traced arrays
+            return self.function(spec, *arrays, need_grad=need_grad)
+        programs, numbers = self.programs.setdefault(need_grad, []), (spec.scale, spec.bound)
         for k, program in enumerate(programs):
             result = None if program is None else program(*numbers, *arrays)
             if result is not None:
@@ -43,7 +43,7 @@ class Replayed:
                 return result
 
         def sweep(scale: Any, bound: Any, *arrays: Array) -> Arrays:
-            return self.function(layout._replace(scale=scale, bound=bound), *arrays, need_grad=need_grad)
+            return self.function(spec._replace(scale=scale, bound=bound), *arrays, need_grad=need_grad)
 
         if len(programs) >= MOST_PROGRAMS or None in programs:
             return sweep(*numbers, *arrays)
@@ -56,13 +56,13 @@ SWEEPS: dict[Hashable, Replayed | None] = {}
 """Sweeps of each kind that occurred twice; None for a kind that occurred once."""
 
 
-def replayed(function: Callable[..., Arrays], layout: Layout, arrays: Sequence[Array]) -> Callable[..., Arrays]:
+def replayed(function: Callable[..., Arrays], spec: SweepSpec, arrays: Sequence[Array]) -> Callable[..., Arrays]:
     """Return the sweep itself, or from the second call of a kind on a wrapper that replays a program."""
     adapter = adapter_of(arrays[0])
-    if adapter.mode != "eager" or not isinstance(layout.sizes, Sizes):  # other tilings depend on entries
+    if adapter.mode != "eager" or not isinstance(spec.sizes, Sizes):  # other tilings depend on entries
         return function
     kinds = [(type(x), x.shape, x.dtype, device_key(x)) for x in arrays]
-    static = layout._replace(scale=None if layout.scale is None else 1.0, bound=0.0)
+    static = spec._replace(scale=None if spec.scale is None else 1.0, bound=0.0)
     kind = (function, adapter, static, *kinds)
     try:
         kept = SWEEPS.get(kind)

@@ -13,7 +13,7 @@ from . import sets as s
 from .channels import Channel, Route
 from .families import sharpened
 from .inputs import Arrays, Inputs, by_channel
-from .layouts import NeedGrad
+from .specs import NeedGrad
 from .tiling import Bounds
 
 

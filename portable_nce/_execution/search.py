@@ -32,11 +32,11 @@ _MOST_PASSES = 32
 class Searched(NamedTuple):
     """Note of a search."""
 
-    layout: SearchLayout
+    spec: SearchSpec
     inputs: Inputs
 
 
-class SearchLayout(NamedTuple):
+class SearchSpec(NamedTuple):
     """Static arguments of a search; without a `measure`, the column labels mark valid columns."""
 
     channel: Channel
@@ -88,11 +88,11 @@ def _run_search(
     rule, inputs = matrix.pair_rule()
     if valid is not None:
         inputs = inputs._replace(column_labels=(valid,))
-    layout = SearchLayout(matrix.channel, rule, inputs.group_sizes, number, matrix.block_size, measure)
-    note(Searched(layout, inputs))
+    spec = SearchSpec(matrix.channel, rule, inputs.group_sizes, number, matrix.block_size, measure)
+    note(Searched(spec, inputs))
     if matrix.similarity.pullback is None:  # a user's function may differ in each call, and close over recorded arrays
-        return _search(layout, *inputs.flat)
-    best, columns = adapter_of(inputs.rows[0]).custom_vjp(_search, no_gradient)(layout, *inputs.flat)
+        return _search(spec, *inputs.flat)
+    best, columns = adapter_of(inputs.rows[0]).custom_vjp(_search, no_gradient)(spec, *inputs.flat)
     return stop_gradient(best), columns
 
 
@@ -112,11 +112,11 @@ class _Extreme(Record):
         return xp.max(candidates, axis=1), xp.argmax(candidates, axis=1)
 
 
-def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
-    inputs, channel = Inputs.of(layout.group_sizes, arrays), layout.channel
+def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:
+    inputs, channel = Inputs.of(spec.group_sizes, arrays), spec.channel
     first = inputs.rows[0]
     adapter = adapter_of(first)
-    sets = None if layout.measure is None else RuleSets(layout.rule, inputs)
+    sets = None if spec.measure is None else RuleSets(spec.rule, inputs)
     by_block = inputs._replace(columns=(), column_labels=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -124,23 +124,23 @@ def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
         scores = stop_gradient(channel.scored(block_inputs.rows, inputs.columns)[0])
         xp = namespace_of(scores)
         scores = upcast(xp, scores)
-        if layout.measure is not None and sets is not None:
+        if spec.measure is not None and sets is not None:
             members = sets.of(0, start, block_inputs)
             members.refuse_weights()
-            return carry, layout.measure(scores, members, layout.number)
+            return carry, spec.measure(scores, members, spec.number)
         if inputs.column_labels:
             scores = xp.where(inputs.column_labels[0], scores, -math.inf)
-        return carry, highest(scores, layout.number)
+        return carry, highest(scores, spec.number)
 
-    _, (first_numbers, second_numbers) = adapter.scan(step, (), by_block.flat, block_of(layout, inputs))
+    _, (first_numbers, second_numbers) = adapter.scan(step, (), by_block.flat, block_of(spec, inputs))
     return first_numbers, second_numbers
 
 
-def block_of(layout: SearchLayout, inputs: Inputs) -> int | Bounds:
+def block_of(spec: SearchSpec, inputs: Inputs) -> int | Bounds:
     """Rows of a block of a search."""
-    first, held = inputs.rows[0], layout.channel.held(inputs.rows, inputs.columns)
+    first, held = inputs.rows[0], spec.channel.held(inputs.rows, inputs.columns)
     mode = adapter_of(first).mode
-    return searched(*inputs.shape, layout.block_size, mode=mode, far=on_accelerator(first), **held)
+    return searched(*inputs.shape, spec.block_size, mode=mode, far=on_accelerator(first), **held)
 
 
 def highest(scores: Array, count: int) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import ByIndex, Members, NoPositives, Positives, Rule, Tile, split, undefined_rows, with_own
+from ..pairings import ByIndex, Members, NoPositives, Positives, Rule, Tile, members_of, undefined_rows, with_own
 from .inputs import Inputs
 from .row_losses import Exclude
 from .tiling import Bounds
@@ -308,8 +308,8 @@ class RuleSets(TileSets):
         both = tuple(labels), tuple(self.labels)
         tile = Tile(numbers, self.numbers, *self.shape, *both, block.pairs, self.dtype, mask)
         if self.with_own is None:
-            return split(self.rule, tile)
-        members, place = split(self.with_own, tile), TilePosition(start, 0, self.shape[1], self.shape[1])
+            return members_of(self.rule, tile)
+        members, place = members_of(self.with_own, tile), TilePosition(start, 0, self.shape[1], self.shape[1])
         return Members(*[put_diagonal(x, 0, value=False, tile=place) for x in members[:2]], *members[2:])  # type: ignore[call-arg]
 
 

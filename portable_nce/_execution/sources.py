@@ -20,26 +20,26 @@ from .._core.numerics import clipped, in_range, pulled_unit_rows, sum_to_scalar,
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .inputs import Arrays, Inputs
-from .layouts import Gradients, Layout, NeedGrad, NeedGradOf, SweepResult, reduced
+from .specs import Gradients, NeedGrad, NeedGradOf, SweepResult, SweepSpec, reduced
 
-Sweep = Callable[[Layout, Inputs, NeedGrad], SweepResult]
+Sweep = Callable[[SweepSpec, Inputs, NeedGrad], SweepResult]
 
 
 def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
     """A function for `Adapter.value_and_vjp`: makes operands of embeddings, runs the sweep, and reduces its losses."""
 
     @wraps(sweep)
-    def function(layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
+    def function(spec: SweepSpec, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         (arrays,) = lift_to_tape(arrays)
-        inputs = Inputs.of(layout.group_sizes, arrays)
-        flags = flags_of(layout, inputs, need_grad)
-        with adapter_of(arrays[0]).full_precision(arrays[0], high=True) if layout.high else nullcontext():
-            sides = _sides(layout, inputs)
-            result = sweep(layout, _operands(layout, inputs, sides), flags.operands)
-        result = reduced(namespace_of(result.values), layout, result)
+        inputs = Inputs.of(spec.group_sizes, arrays)
+        flags = flags_of(spec, inputs, need_grad)
+        with adapter_of(arrays[0]).full_precision(arrays[0], high=True) if spec.high else nullcontext():
+            sides = _sides(spec, inputs)
+            result = sweep(spec, _operands(spec, inputs, sides), flags.operands)
+        result = reduced(namespace_of(result.values), spec, result)
         if not need_grad:
             return result.values, result.row_counts
-        return result.values, result.row_counts, *_input_gradients(layout, inputs, sides, result.gradients, flags)
+        return result.values, result.row_counts, *_input_gradients(spec, inputs, sides, result.gradients, flags)
 
     return function
 
@@ -52,11 +52,11 @@ class _Flags(NamedTuple):
     operands: NeedGrad
 
 
-def flags_of(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
+def flags_of(spec: SweepSpec, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
     if isinstance(need_grad, bool):
         return _Flags(need_grad, need_grad, NeedGrad(need_grad, need_grad, need_grad, need_grad))
-    rows, columns, partners, scale = map(any, Inputs.of(layout.group_sizes, need_grad)[:4])
-    columns = rows if layout.embedded and not inputs.columns else columns
+    rows, columns, partners, scale = map(any, Inputs.of(spec.group_sizes, need_grad)[:4])
+    columns = rows if spec.embedded and not inputs.columns else columns
     return _Flags(rows, scale, NeedGrad(gradients=True, rows=rows or scale, columns=columns, partners=partners))
 
 
@@ -109,18 +109,18 @@ def _filled(like: Array, shape: tuple[int, ...], number: float) -> Array:
     return namespace_of(like).full(shape, number, dtype=like.dtype, device=device_of(like))
 
 
-def _sides(layout: Layout, inputs: Inputs) -> list[_Side]:
+def _sides(spec: SweepSpec, inputs: Inputs) -> list[_Side]:
     """Sides of all embeddings, in the order of the inputs; none if the inputs are operands."""
-    if not layout.embedded:
+    if not spec.embedded:
         return []
-    arrays, half = (*inputs.rows, *inputs.columns, *inputs.partners), layout.half
+    arrays, half = (*inputs.rows, *inputs.columns, *inputs.partners), spec.half
     xp = namespace_of(*arrays)
-    if layout.unit:
+    if spec.unit:
         sides = [_Side(*pair) for pair in unit_rows(*arrays)]
     else:
         factors: Sequence[Array | None] | None = None
-        if layout.bound == math.inf:
-            scale = inputs.scale[0] if inputs.scale else layout.scale
+        if spec.bound == math.inf:
+            scale = inputs.scale[0] if inputs.scale else spec.scale
             factors, _ = in_range(xp, arrays[0], *arrays[1:] or arrays, scale=scale)
         pairs = zip(arrays, factors or [None] * len(arrays), strict=False)
         sides = [_Side(x if factor is None else x * factor, None, factor) for x, factor in pairs]
@@ -131,16 +131,16 @@ def _sides(layout: Layout, inputs: Inputs) -> list[_Side]:
         ]
         sides = [side._replace(halves=own) for side, own in zip(sides, halves, strict=True)]
     rows, *others = sides
-    return [rows._replace(scale=inputs.scale[0] if inputs.scale else layout.scale), *others]
+    return [rows._replace(scale=inputs.scale[0] if inputs.scale else spec.scale), *others]
 
 
-def _operands(layout: Layout, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
+def _operands(spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
     """The operands, and one number per row. Only the sweep holds them, so their memory is free in the pullback."""
     xp, n_rows = namespace_of(*inputs.rows), inputs.rows[0].shape[-2]
     if inputs.by_row:
         spread = [xp.broadcast_to(x, (n_rows,)) if len(x.shape) == 0 else x for x in inputs.by_row]
         inputs = inputs._replace(by_row=tuple(spread))
-    if not layout.embedded:
+    if not spec.embedded:
         return inputs.with_constants()
     row, *others = sides
     count = len(inputs.columns)
@@ -150,12 +150,12 @@ def _operands(layout: Layout, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
 
 
 def _input_gradients(
-    layout: Layout, inputs: Inputs, sides: Sequence[_Side], gradients: Gradients, flags: _Flags
+    spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side], gradients: Gradients, flags: _Flags
 ) -> list[Array | None]:
     """Gradients of the inputs, from the gradients of the operands and of the numbers per row."""
     rows, columns, partners, by_row = gradients
     totals = [_total(g) if len(x.shape) == 0 else g for g, x in zip(by_row, inputs.by_row, strict=True)]
-    if not layout.embedded:
+    if not spec.embedded:
         return [*rows, *columns, *partners, *totals]
     (to_rows,), (row, *others) = rows, sides
     to_scale: list[Array | None] = []

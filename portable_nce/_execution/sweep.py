@@ -27,17 +27,17 @@ from .channels import Channel
 from .families import FamilySpec, PairsSpec, SoftmaxSpec, are_small, divisor_of, family_of, split_sharpness
 from .fusing import fused
 from .inputs import Arrays, Inputs
-from .layouts import Gradients, Layout, NeedGrad, SweepResult
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
 from .scores import Channels, GivenScores, Products, Source
 from .sources import takes_embeddings
+from .specs import Gradients, NeedGrad, SweepResult, SweepSpec
 from .tiling import Bounds
 
 
 @takes_embeddings
-def sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
+def sweep(spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
     """The losses of the rows of a score matrix, and their gradients."""
-    return _OneSided(layout, inputs, need_grad).run()
+    return _OneSided(spec, inputs, need_grad).run()
 
 
 class StepSpec(NamedTuple):
@@ -251,20 +251,20 @@ def step_of_rows(spec: StepSpec) -> Callable[..., tuple[Arrays, Arrays]]:
 class _OneSided:
     """A one-sided sweep: what is decided before its first block, and its run."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
-        sets, first, given = layout.sets, inputs.rows[0], layout.channels[0].given
+    def __init__(self, spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> None:
+        sets, first, given = spec.sets, inputs.rows[0], spec.channels[0].given
         if isinstance(sets, s.PairRule) and need_grad.gradients:  # a similarity's pullback returns all gradients
             need_grad = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
-        self.layout, self.need_grad = layout, need_grad
+        self.spec, self.need_grad = spec, need_grad
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
         n_rows, n_columns = inputs.shape
-        tiling = layout.sizes.of(n_rows, n_columns)
+        tiling = spec.sizes.of(n_rows, n_columns)
         self.blocks, bounds = tiling.block, tuple(tiling.tiles(n_columns))
         apart = len(inputs.partners) > 0  # the positives are an operand of their own
         of_halves = turned = False
         if isinstance(sets, s.PairRule):
             self.constants = Constants([inputs.columns], (), inputs.column_labels, inputs.column_numbers)
-            turned = Channels.are_turned(layout.channels, inputs.columns, self.blocks, n_rows)
+            turned = Channels.are_turned(spec.channels, inputs.columns, self.blocks, n_rows)
         elif given:
             self.constants = Constants([()])
         else:
@@ -279,23 +279,23 @@ class _OneSided:
         self.inputs = inputs
         facts = self._facts()
         # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
-        unshifted = facts.small or isinstance(layout.family, PairsSpec)
+        unshifted = facts.small or isinstance(spec.family, PairsSpec)
         scaled = not (unshifted or given) and is_readable(first) and self.adapter.is_plain(inputs.flat)
         positives_in_tile = False
-        if self.diagonals is not None and isinstance(layout.family, SoftmaxSpec):
+        if self.diagonals is not None and isinstance(spec.family, SoftmaxSpec):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
             whole = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
             whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
             # With 16-bit products, the cotangents of positives have more bits.
             positives_in_tile = given or (whole and not (scaled or of_halves))
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
-        self.spec = StepSpec(
-            layout.family,
+        self.step_spec = StepSpec(
+            spec.family,
             sets,
-            layout.channels,
+            spec.channels,
             need_grad,
             facts,
-            averaged=layout.mean and facts.finite and facts.complete,
+            averaged=spec.mean and facts.finite and facts.complete,
             excluded=None if self.diagonals is None else -self.diagonals.negatives(0),
             group_sizes=self.by_block.group_sizes,
             blocks=self.blocks if isinstance(sets, s.SortedClasses) else None,  # type: ignore[arg-type]
@@ -305,13 +305,13 @@ class _OneSided:
             positives_in_tile=positives_in_tile,
             turned=turned,
             scaled=scaled,
-            bounded=layout.unit or layout.bound < math.inf,
+            bounded=spec.unit or spec.bound < math.inf,
         )
-        self.step = Step(self.spec, self.numbers, self.constants, first)
+        self.step = Step(self.step_spec, self.numbers, self.constants, first)
 
     def _bound(self) -> float:
         """Largest magnitude of the scores, with sharpness or pairwise parameters included; infinity if unknown."""
-        family, bound, by_row = self.layout.family, self.layout.bound, self.inputs.by_row
+        family, bound, by_row = self.spec.family, self.spec.bound, self.inputs.by_row
         if bound == math.inf:
             return bound
         sharpness, _ = split_sharpness(family, by_row)
@@ -325,12 +325,12 @@ class _OneSided:
 
     def _facts(self) -> ScoreFacts:
         """Facts about the scores that the family uses, without numbers of rows and columns."""
-        layout, family, inputs = self.layout, self.layout.family, self.inputs
+        spec, family, inputs = self.spec, self.spec.family, self.inputs
         small = are_small(family, self._bound())
-        if isinstance(layout.sets, s.PairRule):
+        if isinstance(spec.sets, s.PairRule):
             of_sums = isinstance(family, SoftmaxSpec) and not family.statistics
-            return ScoreFacts(small and of_sums, single=layout.sets.single)
-        finite = layout.finite(inputs.rows[0])
+            return ScoreFacts(small and of_sums, single=spec.sets.single)
+        finite = spec.finite(inputs.rows[0])
         complete = len(inputs.added) + len(inputs.present) + len(inputs.row_labels) == 0
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
         return ScoreFacts(small, finite, complete and self.diagonals is not None, absent)
@@ -353,11 +353,11 @@ class _OneSided:
             carry = tuple(x.T for x in carry) if turned else carry
             to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
         to_partners: list[Array | None] = [None] * len(self.inputs.partners)
-        if self.spec.returns_positives:
+        if self.step_spec.returns_positives:
             cotangents = s.by_partner(gradients.pop(0), len(to_partners))
             to_partners = [x[:, None] * self.inputs.rows[0] for x in cotangents]
-        if self.diagonals is not None and not self.spec.apart:  # partners are columns
-            if self.spec.returns_positives:
+        if self.diagonals is not None and not self.step_spec.apart:  # partners are columns
+            if self.step_spec.returns_positives:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
         to_rows = to_rows or [None] * n_rows
@@ -366,8 +366,8 @@ class _OneSided:
     def _steps(self) -> tuple[Callable[..., tuple[Arrays, Arrays]], bool]:
         """The step of all blocks, and whether it is compiled."""
         compiled = None
-        if self.layout.fused and self.need_grad.gradients and self.spec.blocks is None:
-            compiled = fused(step_of_rows, self.spec, self.inputs.flat)
+        if self.spec.fused and self.need_grad.gradients and self.step_spec.blocks is None:
+            compiled = fused(step_of_rows, self.step_spec, self.inputs.flat)
         if compiled is None:
             return self.step, False
 

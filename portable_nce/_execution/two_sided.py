@@ -21,9 +21,9 @@ from . import sets as s
 from .families import Softmax, SoftmaxSpec, are_small
 from .fusing import fused
 from .inputs import Arrays, Inputs
-from .layouts import Gradients, Layout, NeedGrad, SweepResult
 from .row_losses import RowLosses, ScoreFacts
 from .sources import takes_embeddings
+from .specs import Gradients, NeedGrad, SweepResult, SweepSpec
 from .tiling import Bounds, Tiling, cut
 
 Position = tuple[Array | int, Array | int]
@@ -34,7 +34,7 @@ Both = tuple[Array, Array | None]
 
 
 @takes_embeddings
-def square_sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
+def square_sweep(spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
     """A two-sided sweep over a square matrix of inner products, for objectives of the softmax family.
 
     With `self_contrast` the scores are symmetric: rows and columns have equal sums, tiles above the diagonal serve
@@ -44,7 +44,7 @@ def square_sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepRe
     losses of its rows and of the matching columns; the gradients are those of the total loss. With `self_contrast`,
     each pair is computed on one rank.
     """
-    square = _Square(layout, inputs, need_grad)
+    square = _Square(spec, inputs, need_grad)
     square.forward()
     values, counts, to_by_row = square.finish()
     gradients = Gradients()
@@ -57,15 +57,15 @@ def square_sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepRe
 class _Tiles:
     """Blocks of rows, and the tiles that each visits: with `self_contrast`, tiles from the diagonal on."""
 
-    def __init__(self, layout: Layout, n_rows: int, n_columns: int) -> None:
-        self.n_rows, self.self_contrast = n_rows, layout.self_contrast
-        tiling = layout.sizes.of(n_rows, n_columns)
+    def __init__(self, spec: SweepSpec, n_rows: int, n_columns: int) -> None:
+        self.n_rows, self.self_contrast = n_rows, spec.self_contrast
+        tiling = spec.sizes.of(n_rows, n_columns)
         self.keep = tiling.keep
         self.blocks: int | Bounds = tiling.block
         self.bounds: Sequence[tuple[int, int]] = tiling.tiles(n_columns)
         self.stops: dict[Array | int, int] = {}
-        if layout.self_contrast and layout.shards is not None:
-            self.blocks, self.bounds, self.stops = _share_of_pairs(layout.shards, tiling)
+        if spec.self_contrast and spec.shards is not None:
+            self.blocks, self.bounds, self.stops = _share_of_pairs(spec.shards, tiling)
 
     def __call__(self, start: Array | int) -> range:
         """Indices of the tiles of a block of rows."""
@@ -80,9 +80,9 @@ class _Tiles:
         return sum((high - low) * sum(widths[k] for k in self(low)) for low, high in blocks)
 
 
-def entries_visited(layout: Layout, n_rows: int, n_columns: int) -> int:
+def entries_visited(spec: SweepSpec, n_rows: int, n_columns: int) -> int:
     """Number of entries of the tiles that a two-sided sweep visits in each of its passes."""
-    return _Tiles(layout, n_rows, n_columns).entries
+    return _Tiles(spec, n_rows, n_columns).entries
 
 
 class TileSpec(NamedTuple):
@@ -206,7 +206,7 @@ def cotangents_of_tile(spec: TileSpec) -> Callable[..., Any]:
 class _Square:
     """State of a two-sided sweep over some rows and all columns; the columns that match these rows come first."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
+    def __init__(self, spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> None:
         self.need_grad, self.to_rows, self.to_columns, _ = need_grad
         self.inputs, self.rows, self.columns = inputs, inputs.rows[0], inputs.columns[0]
         self.operand = p.Operand(*inputs.rows)
@@ -214,25 +214,23 @@ class _Square:
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
         n_columns: int = self.columns.shape[0]
-        self.shards = layout.shards
-        assert isinstance(layout.sets, s.Diagonals)  # noqa: S101  (others are one-sided)
-        self.diagonals, self.tiles_of = layout.sets, _Tiles(layout, self.n, n_columns)
-        bound = self._agreed(layout, layout.bound)
-        finite = layout.finite(self.rows) or bound < math.inf
-        self.layout = layout
-        assert isinstance(layout.family, SoftmaxSpec)  # noqa: S101  (those of two-sided sweeps are)
-        facts = ScoreFacts(are_small(layout.family, bound), finite, complete=True)
+        self.shards = spec.shards
+        assert isinstance(spec.sets, s.Diagonals)  # noqa: S101  (others are one-sided)
+        self.diagonals, self.tiles_of = spec.sets, _Tiles(spec, self.n, n_columns)
+        bound = self._agreed(spec, spec.bound)
+        finite = spec.finite(self.rows) or bound < math.inf
+        self.spec = spec
+        assert isinstance(spec.family, SoftmaxSpec)  # noqa: S101  (those of two-sided sweeps are)
+        facts = ScoreFacts(are_small(spec.family, bound), finite, complete=True)
         # Losses are means over rows, whose number the passes over tiles do not need.
-        self.family = Softmax(
-            self.xp, layout.family, facts._replace(divisor=self.n if layout.mean and finite else None)
-        )
+        self.family = Softmax(self.xp, spec.family, facts._replace(divisor=self.n if spec.mean and finite else None))
         self.blocks, self.bounds = self.tiles_of.blocks, self.tiles_of.bounds
         columns = p.Operand(*inputs.columns)
         self.tiles = p.operand_pieces(p.with_weights(columns) if self.to_rows else columns, self.bounds)
         self.keep = self.tiles_of.keep and self.need_grad
-        diagonals, self.numbers = s.without_numbers(layout.sets, (self.n, n_columns))
-        self.spec = TileSpec(
-            layout.family,
+        diagonals, self.numbers = s.without_numbers(spec.sets, (self.n, n_columns))
+        self.tile_spec = TileSpec(
+            spec.family,
             diagonals,  # type: ignore[arg-type]
             facts,
             (self.to_rows, self.to_columns),
@@ -244,9 +242,9 @@ class _Square:
         self.losses: list[RowLosses] = []
         self.to_positive: Array = None
 
-    def _agreed(self, layout: Layout, bound: float) -> float:
+    def _agreed(self, spec: SweepSpec, bound: float) -> float:
         """Bound of the scores of all ranks. They must agree on it, since it decides which sums they exchange."""
-        if self.shards is None or layout.unit or self.adapter.mode != "eager":
+        if self.shards is None or spec.unit or self.adapter.mode != "eager":
             return bound
         agreed = self.shards.largest(self.xp.full_like(self.xp.sum(self.rows[:1, 0], axis=0, keepdims=True), bound))
         number = self.adapter.concrete_value(self.xp.reshape(agreed, ()))
@@ -258,12 +256,12 @@ class _Square:
 
     def serves_columns(self, start: Array | int, k: int) -> bool:
         """Whether a tile adds to the column sums too; not if it holds each pair in both orders."""
-        return not self.layout.self_contrast or self.bounds[k][0] != start
+        return not self.spec.self_contrast or self.bounds[k][0] != start
 
     def _pass(self, pure: Callable[[TileSpec], Callable[..., Any]], spec: TileSpec) -> Callable[..., Any]:
         """A pass over tiles, compiled if it pays."""
         compiled = None
-        if self.layout.fused and self.need_grad:
+        if self.spec.fused and self.need_grad:
             compiled = fused(pure, spec, (self.rows, self.columns, *self.by_row))
         if compiled is not None:
             return partial(compiled, self.numbers)
@@ -275,7 +273,7 @@ class _Square:
     def forward(self) -> None:
         """Compute the sums of rows and of columns."""
         xp, unshifted = self.xp, self.family.unshifted
-        sums = self._pass(sums_of_tile, self.spec)
+        sums = self._pass(sums_of_tile, self.tile_spec)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             rows = p.Operand(*block)
@@ -298,7 +296,7 @@ class _Square:
         tops = [part.top for part in by_tile if part.top is not None]
         top = p.concat_rows(xp, tops) if tops else None
         of_columns = ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile]))
-        if self.layout.self_contrast:
+        if self.spec.self_contrast:
             of_columns = self._over_ranks(_with_first(xp, of_columns, of_rows))
             of_rows = _first(of_columns, self.n)
         else:
@@ -327,7 +325,7 @@ class _Square:
         partners = s.partners(xp, self.diagonals, self.inputs)
         scores = s.partner_scores(xp, self.rows, partners)
         self.losses = [self._finish_side(self.sums[0], scores, self.by_row)]
-        if not self.layout.self_contrast:
+        if not self.spec.self_contrast:
             of_all = (scores, *self.by_row)
             if self.shards is not None:  # positives and weights of the columns are on other ranks
                 of_all = tuple(self.shards.gather(x) for x in of_all)
@@ -361,9 +359,9 @@ class _Square:
 
             c_ij = a_i e^(g_ij - top_i) + b_j e^(g_ij - top_j)        to rows: c @ columns        to columns: c.T @ rows
         """
-        xp, family, half = self.xp, self.family, 1.0 if self.layout.self_contrast else 0.5
+        xp, family, half = self.xp, self.family, 1.0 if self.spec.self_contrast else 0.5
         of_rows, of_columns = (half * self.losses[k].coefficient for k in (0, -1))
-        if self.layout.self_contrast and self.shards is not None:
+        if self.spec.self_contrast and self.shards is not None:
             of_columns = self.shards.gather(of_rows)
         scaling = p.Scaling()
         if not family.unshifted and self.adapter.is_plain((of_rows, of_columns)):
@@ -372,9 +370,9 @@ class _Square:
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sums[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sums[-1].top, self.bounds)
-        count, turned = len(self.operand.arrays), self.spec.turned
+        count, turned = len(self.operand.arrays), self.tile_spec.turned
         to_positive = self.to_positive if self.is_one_tile() else None
-        cotangents = self._pass(cotangents_of_tile, self.spec._replace(clears=scaling.clears))
+        cotangents = self._pass(cotangents_of_tile, self.tile_spec._replace(clears=scaling.clears))
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             rows, (coefficient, *top_of_rows) = p.Operand(*block[:count]), block[count:]

@@ -168,24 +168,24 @@ def two_tower(
 
 def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[int]) -> Array:
     """Concatenation of an array of the candidates and one of the further candidates; None if absent."""
-    own, further = arrays.get(name), arrays.get(f"negative_{name}")
+    own, extra = arrays.get(name), arrays.get(f"negative_{name}")
     if own is not None:
         check_shape(name, own, (sizes[0],), _of_catalogue(name, own, sizes[0], "ids"))
     if own is None or len(sizes) == 1:
-        if further is not None:
+        if extra is not None:
             raise ValueError(f"negative_{name}: expected None without {name} and negative candidates, got an array")
         return own
-    if further is None:
+    if extra is None:
         raise ValueError(
             f"negative_{name}: expected the {name} of the negative candidates, got None; they are given for others"
         )
-    remedy = _of_catalogue(f"negative_{name}", further, sizes[1], "negative_ids")
-    check_shape(f"negative_{name}", further, (sizes[1],), remedy)
-    if further.dtype != own.dtype and all(xp.isdtype(x.dtype, "integral") for x in (own, further)):
-        own, further = (xp.astype(x, xp.int64) for x in (own, further))
-    if further.dtype != own.dtype:
-        raise TypeError(f"negative_{name}: expected the dtype of {name}, {own.dtype}, got {further.dtype}")
-    return xp.concat([own, further], axis=0)
+    remedy = _of_catalogue(f"negative_{name}", extra, sizes[1], "negative_ids")
+    check_shape(f"negative_{name}", extra, (sizes[1],), remedy)
+    if extra.dtype != own.dtype and all(xp.isdtype(x.dtype, "integral") for x in (own, extra)):
+        own, extra = (xp.astype(x, xp.int64) for x in (own, extra))
+    if extra.dtype != own.dtype:
+        raise TypeError(f"negative_{name}: expected the dtype of {name}, {own.dtype}, got {extra.dtype}")
+    return xp.concat([own, extra], axis=0)
 
 
 def _of_catalogue(name: str, x: Array, count: int, ids: str) -> str:

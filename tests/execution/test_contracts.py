@@ -12,12 +12,12 @@ import portable_nce as pnce
 from portable_nce import pairings
 from portable_nce._execution.families import PairsSpec, PairTerms, Softmax, SoftmaxSpec
 from portable_nce._execution.inputs import Inputs
-from portable_nce._execution.layouts import NeedGrad
 from portable_nce._execution.matrix import ScoreMatrix, matrix_of_scores
 from portable_nce._execution.operands import SourceDtypes, operands_of
 from portable_nce._execution.reweighted import Reweighted, ReweightedSpec
 from portable_nce._execution.row_losses import ScoreFacts
 from portable_nce._execution.scores import Channels, GivenScores, Products
+from portable_nce._execution.specs import NeedGrad
 from portable_nce._execution.sweep import _OneSided
 from portable_nce._execution.tiling import Tiling
 from portable_nce.objectives import Term
@@ -58,10 +58,10 @@ TILES = {"one tile": 100, "tiles": 3}
 def sweep_of(name: str, tile: int, *, moved: Inputs | None = None) -> tuple[_OneSided, Inputs]:
     """A one-sided sweep in one block of rows, and its inputs; or a sweep of moved operands."""
     prepared = MATRICES[name]().prepared(PLAN, ())
-    inputs = Inputs.of(prepared.layout.group_sizes, prepared.arrays).with_constants() if moved is None else moved
+    inputs = Inputs.of(prepared.spec.group_sizes, prepared.arrays).with_constants() if moved is None else moved
     n_rows, n_columns = inputs.shape
     sizes = Tiling(n_rows, min(tile, n_columns) if name in BY_PRODUCTS else n_columns)
-    return _OneSided(prepared.layout._replace(sizes=sizes), inputs, ALL), inputs
+    return _OneSided(prepared.spec._replace(sizes=sizes), inputs, ALL), inputs
 
 
 def block_of(engine: _OneSided) -> Inputs:
@@ -126,7 +126,7 @@ def test_the_tiles_of_a_matrix_partition_its_pairs(name: str, tile: int) -> None
     engine, inputs = sweep_of(name, tile)
     matrix = MATRICES[name]()
     rule, whole = matrix.pair_rule()
-    wanted = pairings.split(matrix.pairing.rule, tile_of(rule, whole))
+    wanted = pairings.members_of(matrix.pairing.rule, tile_of(rule, whole))
     found = []
     for k, (scores, _) in enumerate(scores_of(engine)):
         sets = engine.step.sets.of(k, 0, block_of(engine))

@@ -16,8 +16,8 @@ from portable_nce._execution import matrix, search, sets, tiling
 from portable_nce._execution.channels import channel_of
 from portable_nce._execution.families import SoftmaxSpec
 from portable_nce._execution.inputs import Inputs
-from portable_nce._execution.layouts import Layout
 from portable_nce._execution.sets import Diagonals
+from portable_nce._execution.specs import SweepSpec
 from portable_nce._execution.sweep import sweep
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.pairings import OnDiagonals, several_views, with_negatives
@@ -46,12 +46,12 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     sizes = tiling.Sizes(of, block_size, "eager", options)
     lines = sets.diagonals_of(OnDiagonals(2 if structure == "views" else 1), 8)
     lines = Diagonals((), indexed=structure == "index") if extra.get(structure) else lines
-    layout = Layout(PLAN, lines, sizes, (channel,), inputs.group_sizes, bound=largest_score(rows, columns), mean=True)
+    spec = SweepSpec(PLAN, lines, sizes, (channel,), inputs.group_sizes, bound=largest_score(rows, columns), mean=True)
     arrays = inputs.flat
-    value, number, *gradients = function(layout, *arrays, need_grad=True)
+    value, number, *gradients = function(spec, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):
         flags = wanted if len(gradients) == 2 else (*wanted, wanted[1])
-        found = function(layout, *arrays, need_grad=flags)
+        found = function(spec, *arrays, need_grad=flags)
         np.testing.assert_array_equal(found[0], value)
         np.testing.assert_array_equal(found[1], number)
         for own, got, all_of_them in zip(flags, found[2:], gradients, strict=True):
@@ -107,9 +107,9 @@ def test_adapters_ask_for_the_gradients_that_are_wanted(library: str, monkeypatc
     xp = importlib.import_module(library)
     asked: list[Any] = []
 
-    def noted(layout: Any, *arrays: Any, need_grad: Any) -> Any:
+    def noted(spec: Any, *arrays: Any, need_grad: Any) -> Any:
         asked.append(need_grad)
-        return sweep(layout, *arrays, need_grad=need_grad)
+        return sweep(spec, *arrays, need_grad=need_grad)
 
     monkeypatch.setattr(matrix, "sweep", noted)
     x, y = (xp.asarray(RNG.normal(size=(4, 3)).tolist()) for _ in range(2))

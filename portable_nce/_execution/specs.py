@@ -1,7 +1,7 @@
 """Static arguments of a sweep, its results, and their reduction.
 
 A sweep is a function for `Adapter.value_and_vjp`: it returns a sum of losses, the counts of the rows, and the gradients
-of the sum. With `values` in its layout it returns the losses of the rows instead, for losses in two passes: the
+of the sum. With `values` in its spec it returns the losses of the rows instead, for losses in two passes: the
 gradient of ``Σ c_i l_i`` comes from a second sweep with the cotangents c as weights.
 """
 
@@ -56,7 +56,7 @@ class SweepResult(NamedTuple):
     divisor: int | None = None
 
 
-class Layout(NamedTuple):
+class SweepSpec(NamedTuple):
     """Static arguments of a sweep; hashable.
 
     Attributes
@@ -120,13 +120,13 @@ class Layout(NamedTuple):
         return not self.channels[0].given and adapter_of(rows).mode == "eager" and not is_readable(rows)
 
 
-def reduced(xp: Namespace, layout: Layout, result: SweepResult) -> SweepResult:
+def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:
     """The sum of the losses, or their mean over the rows that count, with its gradients."""
-    if layout.values:
+    if spec.values:
         return result
     values, counts, gradients, divisor = result
     total = divided(sum_to_scalar(xp, values), divisor)  # once: dividing each loss would round each row
-    if not layout.mean or divisor is not None:
+    if not spec.mean or divisor is not None:
         return SweepResult(total, counts, gradients)
     count = sum_to_scalar(xp, counts)
     count = xp.where(count == 0, xp.ones_like(count), count)  # without rows, the sums are 0
