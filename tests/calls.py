@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce.testing.cases import CASES, LOSSES, WITHOUT_GRADIENT, example
+from portable_nce.testing.cases import CASES, LOSSES, WITHOUT_GRADIENT, Case, example
+from portable_nce.testing.covering import FORMS
 from portable_nce.testing.variants import differentiate
 
 OF_SCORES = {
@@ -37,6 +38,15 @@ WAYS = [
 def mostly_full(names: Iterable[str], few: Iterable[str] = WAYS) -> list[Any]:
     """Mark all but a few values for the full run."""
     return [name if name in {*few} else pytest.param(name, marks=pytest.mark.full) for name in names]
+
+
+FIRST_OF_ITS_FORM = {*{FORMS[case.name]: case.name for case in reversed(CASES)}.values()}
+"""The first case of each form of call."""
+
+
+def by_form(cases: Iterable[Case]) -> list[Any]:
+    """Mark all cases but one of each form of call for the full run."""
+    return [case if case.name in FIRST_OF_ITS_FORM else pytest.param(case, marks=pytest.mark.full) for case in cases]
 
 
 def options_of(name: str) -> set[str]:

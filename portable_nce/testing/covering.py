@@ -83,13 +83,18 @@ def covering(sets: Sequence[Mapping[str, Hashable]], seed: str) -> Iterator[int]
 
     Greedy: sets with the most values not covered yet come first; the seed breaks ties.
     """
-    order = [*range(len(sets))]
-    random.Random(seed).shuffle(order)
+    left = [(k, frozenset(values.items())) for k, values in enumerate(sets)]
+    random.Random(seed).shuffle(left)
     found: set[tuple[str, Hashable]] = set()
     for wanted in range(max(map(len, sets)), 0, -1):
-        for k in order:
-            if len(sets[k].items() - found) >= wanted:
-                found |= sets[k].items()
+        later = []
+        for k, values in left:
+            new = len(values - found)
+            if new >= wanted:
+                found |= values
                 yield k
+            elif new:
+                later.append((k, values))
+        left = later
     if not found:  # a test without parameters
         yield 0

@@ -24,7 +24,7 @@ from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import differentiate, started
 
-from calls import WAYS, Call, options_of
+from calls import WAYS, Call, by_form, options_of
 
 if TYPE_CHECKING:
     from portable_nce.testing.cases import Case
@@ -38,7 +38,7 @@ def forget() -> None:
 
 
 @pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", by_form(CASES), ids=lambda case: case.name)
 def test_repeated_calls_equal_first_calls(variant: Variant, case: Case) -> None:
     """Calls are planned, recorded, and replayed; values, and so recorded branches, differ."""
     arrays = arrays_of(variant, case, "float64")
@@ -68,7 +68,7 @@ def gives_row_losses(case: Case) -> bool:
     return "reduction" in options_of(case.loss) and one_length
 
 
-@pytest.mark.parametrize("case", DENSE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", by_form(DENSE), ids=lambda case: case.name)
 def test_batched_backward_passes_equal_single_ones_and_leave_nothing_behind(case: Case) -> None:
     """PyTorch batches them by its older vmap, whose tensors must not enter programs."""
     arrays = arrays_of(started("torch"), case, "float64")

@@ -104,12 +104,15 @@ def test_torch_backward_of_some_arguments(name: str, block_size: int | None) -> 
             close(again, slopes)
 
 
+IN_ALL_DIRECTIONS = "info_nce", "relic"
+
+
 @pytest.mark.parametrize("name", mostly_full(A_SLOPE, WAYS[::2]))
 @pytest.mark.parametrize("block_size", [None, 2, "auto"])
 def test_torch_gradcheck_to_second_order(name: str, block_size: Any) -> None:
     call = Call(name, block_size=block_size)
     arrays = call.torch(requires_grad=True)
-    fast = name not in WAYS  # in one direction instead of all
+    fast = name not in IN_ALL_DIRECTIONS  # else in one
     options: Any = {"fast_mode": fast, "check_batched_grad": block_size is None}
     forward = {"check_forward_ad": True, "check_batched_forward_grad": block_size is None}
     assert torch.autograd.gradcheck(call, arrays, **forward, **options)
@@ -197,10 +200,8 @@ def test_torch_compile_serves_every_batch_size(name: str) -> None:
     assert len(graphs) <= 2
 
 
-AOT = ("info_nce", "contrast labels", "contrastive", "triplet_from_labels batch_hard")
-
-
-@pytest.mark.parametrize("name", mostly_full(AOT, ["info_nce"]))
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["info_nce", "contrast labels", "contrastive", "triplet_from_labels batch_hard"])
 def test_torch_compile_with_its_gradient(name: str) -> None:
     torch.compiler.reset()
     call = Call(name, block_size=2)
@@ -345,8 +346,9 @@ def test_torch_autocast_does_not_touch_the_loss(block_size: int | None) -> None:
         return own + pnce.info_nce(x, y, temperature=0.05, block_size=block_size)
 
     (expected,) = torch.autograd.grad(loss(), x)
+    ways = [loss] if block_size is None else [loss, torch.compile(loss, fullgraph=True, backend="eager")]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        values = loss(), torch.compile(loss, fullgraph=True, backend="eager")()
+        values = [way() for way in ways]
     for value in values:
         (gradient,) = torch.autograd.grad(value, x)
         torch.testing.assert_close(gradient, expected)
@@ -528,7 +530,7 @@ def same_queue(ours: pnce.Queue, expected: pnce.Queue) -> None:
             close(mine, its)
 
 
-@each_memory_loss
+@pytest.mark.parametrize("name", mostly_full(MEMORY_LOSSES, ["nnclr", "supcon"]))  # MoCo's module is compiled elsewhere
 @each_batch
 def test_torch_compile_of_a_step_with_a_queue(name: str, batch: int) -> None:
     """A queue is an argument and a result; one compilation serves all steps."""

@@ -85,7 +85,14 @@ EACH = {case.loss: case for case in reversed(CASES)} | {name: example(name) for 
 """A call of every function, and one for each way through the library."""
 
 
-@pytest.mark.parametrize("case", EACH.values(), ids=EACH)
+SHORT = [*EACH][::3]
+"""What the default run tries."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=[] if name in SHORT else pytest.mark.full) for name, case in EACH.items()],
+)
 @pytest.mark.filterwarnings(MORE_PIECES)
 @pytest.mark.usefixtures("registered")
 def test_dask_computes_nothing_until_asked(case: Case) -> None:

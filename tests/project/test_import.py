@@ -166,7 +166,7 @@ FIRST_CALLS = """if True:
 
     def losses(x, y, slots, temperature, weights):
         found = pnce.info_nce(x, y, temperature=temperature, weights=weights) + pnce.bounds.js(x @ y.transpose(0, 1))
-        if KIND == "Own":  # a subclass is traced far more slowly
+        if KIND != "Tensor":  # others are traced more slowly
             return found
         queue = pnce.queue_push(pnce.queue_init(slots, 9), slots)
         return found + pnce.moco(x, y, queue, temperature=temperature, weights=weights)
@@ -176,7 +176,7 @@ FIRST_CALLS = """if True:
 """
 """A process before its first call, with tensors of one class."""
 
-TENSORS = mostly_full(["Tensor", "Parameter", "Own"], ["Own"])
+TENSORS = mostly_full(["Tensor", "Parameter", "Own"], ["Parameter"])
 
 
 @pytest.mark.parametrize("kind", TENSORS)

@@ -25,26 +25,30 @@ from portable_nce.testing.variants import CHOOSE_BY_DEVICE, started
 SUITE = "portable_nce.testing.suite"
 
 
-def run(*options: str, code: int = 0, path: str = "") -> list[str]:
-    """Output of the suite, with modules of a folder before others."""
+def run(*options: str, code: int = 0, path: str = "", part: str = "") -> list[str]:
+    """Output of the suite or of one of its modules, with modules of a folder before others."""
     plugin = "-p", f"{SUITE.rpartition('.')[0]}.plugin", "-p", "no:cacheprovider", "-p", "no:xdist"
-    command = [sys.executable, "-P", "-m", "pytest", *plugin, "--pyargs", SUITE, "-q", *options]
+    command = [sys.executable, "-P", "-m", "pytest", *plugin, "--pyargs", f"{SUITE}{part}", "-q", *options]
     environment = {**os.environ, "PYTHONPATH": path}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == code, result.stdout + result.stderr
     return (result.stdout + result.stderr).splitlines()
 
 
-def collected(*options: str, code: int = 0) -> list[str]:
+def collected(*options: str, code: int = 0, part: str = "") -> list[str]:
     """Tests that pytest selects, or its output if it is expected to fail with a code."""
-    return run("--collect-only", *options, code=code)
+    return run("--collect-only", *options, code=code, part=part)
+
+
+CASE_BY_CASE = ".test_values_and_gradients"
+"""The module of the tests of each case."""
 
 
 SHORT = "-p", f"{SUITE.rpartition('.')[0]}.covering"
 
 
 def test_a_short_run_has_every_case_on_numpy_and_every_loss_elsewhere() -> None:
-    lines = collected(*SHORT, "--variant=numpy-readonly", "--variant=torch", "-k", "test_case")
+    lines = collected(*SHORT, "--variant=numpy-readonly", "--variant=torch", "-k", "test_case", part=CASE_BY_CASE)
     cases = {
         name: [line.partition(f"[{name}-")[2].removesuffix("]") for line in lines if f"::test_case[{name}-" in line]
         for name in ("numpy-readonly", "torch")
@@ -59,7 +63,9 @@ def test_a_short_run_has_every_case_on_numpy_and_every_loss_elsewhere() -> None:
 
 def test_a_short_run_has_every_form_of_call_where_nothing_can_be_read() -> None:
     tests = {"torch-blind": "test_case", "torch-halves": "test_products_of_sixteen_bits"}
-    lines = collected(*SHORT, *(f"--variant={name}" for name in tests), "-k", " or ".join(tests.values()))
+    lines = collected(
+        *SHORT, *(f"--variant={name}" for name in tests), "-k", " or ".join(tests.values()), part=CASE_BY_CASE
+    )
     for variant, test in tests.items():
         ends = (line.partition(f"::{test}[{variant}-")[2].removesuffix("]") for line in lines)
         run = {end.removesuffix("-float64") for end in ends} & FORMS.keys()
@@ -134,7 +140,9 @@ def test_no_test_is_left_out_everywhere() -> None:
 
 def test_the_tests_of_a_case_stand_side_by_side() -> None:
     """On all variants, so that a process computes each oracle once."""
-    lines = collected("--variant=numpy-readonly", "--variant=torch", "-k", "test_case", "--dtype=float64")
+    lines = collected(
+        "--variant=numpy-readonly", "--variant=torch", "-k", "test_case", "--dtype=float64", part=CASE_BY_CASE
+    )
     cases = [re.sub(r".*test_case\[(numpy-readonly|torch)-", "", line) for line in lines if "::test_case[" in line]
     assert len(cases) == 2 * len(CASES)
     assert len(list(groupby(cases))) == len(CASES)
