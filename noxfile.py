@@ -2,8 +2,8 @@
 
 - ``python -m nox`` runs the default checks, and names the variants that this machine cannot run.
 - ``python -m nox -s quick`` runs the linter, the type checker, every case on NumPy and some on PyTorch.
-- ``python -m nox -t release`` runs what a release needs: the default checks, the full forms of some, the lowest and
-  newest versions, other libraries, the site, the wheel.
+- ``python -m nox -t release`` runs what a release needs: the default checks, the lowest and newest versions, other
+  libraries, the site, the wheel.
 - ``python -m nox -t full`` runs everything: all variants and all tests in full, compilers of old releases, coverage.
 
 ``nox -l`` lists the sessions. Environments are shared between sessions, live under ``.nox/env`` and are kept until
@@ -513,7 +513,7 @@ def doctest(session: nox.Session) -> None:
     pytest(environment(session, "all"), "doctest", *arguments)
 
 
-@nox.session(venv_backend="none", tags=BOTH)
+@nox.session(venv_backend="none", tags=FULL)
 def ranks(session: nox.Session) -> None:
     """Run losses on groups of processes: torch's on gloo, JAX's meshes, MPI."""
     # Tests start processes of their own.
@@ -528,7 +528,7 @@ def peers(session: nox.Session) -> None:
     pytest(comparer, "peers", "tests/full/peers", processes="0")  # imports take most of the time
 
 
-@nox.session(venv_backend="none", tags=BOTH)
+@nox.session(venv_backend="none", tags=FULL)
 def plugin(session: nox.Session) -> None:
     """Run the suite on two libraries without a built-in adapter: a miniature plugin and Dask."""
     party = environment(session, "plugin")
@@ -554,7 +554,7 @@ def vendor(session_environment: Environment) -> Mapping[str, str]:
     return {"PYTHONPATH": str(home)}
 
 
-@nox.session(venv_backend="none", tags=BOTH)
+@nox.session(venv_backend="none", tags=FULL)
 def vendored(session: nox.Session) -> None:
     """Vendor the package in others, with and without array-api-compat, and run a part of the suite."""
     alone_ = environment(session, "vendored", project=False)
@@ -565,7 +565,7 @@ def vendored(session: nox.Session) -> None:
     pytest(environment(session, "torch"), "vendored-beside", "tests/vendored/test_beside.py", env=env)
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=RELEASE)
 def integration(session: nox.Session) -> None:
     """Run short forms of `ranks`, `plugin` and `vendored`."""
     tester = environment(session, "all")

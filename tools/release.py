@@ -7,7 +7,7 @@
 - ``python tools/release.py fill --repository https://github.com/OWNER/NAME --email name@example.org`` writes the
   addresses of the repository and of the authors into this tree; needed once, before the first release.
 - ``python tools/release.py record REPORT`` writes tests/release_run.md from the report of ``python -m nox -t release
-  --report REPORT`` and the results of its tests.
+  --report REPORT`` and the results of its tests. With several reports, a session counts as in the last that has it.
 - ``python tools/release.py switcher FILE --repository https://github.com/OWNER/NAME`` writes the list of versions that
   the site offers.
 
@@ -230,13 +230,18 @@ def switcher(file: Path, repository: str) -> None:
     file.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-def record(report: Path, target: Path = ROOT / "tests" / "release_run.md") -> None:
-    """Write the page of a run of all sessions that a release needs, from nox's report and pytest's results."""
-    sessions = json.loads(report.read_text(encoding="utf-8"))["sessions"]
-    seconds = sum(session["duration"] for session in sessions)
+def record(reports: Sequence[Path], target: Path = ROOT / "tests" / "release_run.md") -> None:
+    """Write the page of a run of all sessions that a release needs, from nox's reports and pytest's results."""
+    ran = [session for path in reports for session in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
+    command = sys.executable, "-m", "nox", "-t", "release", "--list", "--json"
+    listed = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)  # noqa: S603
+    missing: dict[str, Any] = {each["session"]: {"result": "not run", "duration": 0.0} for each in listed}
+    sessions = missing | {session["signatures"][0]: session for session in ran}
+    seconds = sum(session["duration"] for session in ran)
+    started = min(path.stat().st_mtime for path in reports) - seconds
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for path in (report.parent / "results").glob("*/junit.xml"):
-        if path.stat().st_mtime >= report.stat().st_mtime - seconds:  # of this run
+    for path in (reports[0].parent / "results").glob("*/junit.xml"):
+        if path.stat().st_mtime >= started:
             suite = ET.parse(path).getroot()[0]  # noqa: S314  (written by our own pytest)
             counts = {outcome: count + int(suite.get(outcome, 0)) for outcome, count in counts.items()}
     passed = counts.pop("tests") - sum(counts.values())
@@ -252,7 +257,7 @@ def record(report: Path, target: Path = ROOT / "tests" / "release_run.md") -> No
         "",
         "| session | result | minutes |",
         "|---|---|---|",
-        *(f"| `{each['signatures'][0]}` | {each['result']} | {each['duration'] / 60:.1f} |" for each in sessions),
+        *(f"| `{name}` | {each['result']} | {each['duration'] / 60:.1f} |" for name, each in sessions.items()),
         "",
     ]
     target.write_text("\n".join(lines), encoding="utf-8")
@@ -267,7 +272,8 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     for command in (*named, "record"):
         added = commands.add_parser(command)
         if command != "fill":
-            added.add_argument("target", type=Path, metavar="FOLDER" if command == "build" else "FILE")
+            metavar, number = {"build": ("FOLDER", None), "record": ("REPORT", "+")}.get(command, ("FILE", None))
+            added.add_argument("target", type=Path, metavar=metavar, nargs=number)
         for name in named.get(command, ()):
             added.add_argument(f"--{name}", help=FORMS[name][1])
         added.set_defaults(repository=repository)

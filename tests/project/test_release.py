@@ -80,11 +80,19 @@ def test_the_record_of_a_run_counts_its_tests_and_lists_its_sessions(tmp_path: P
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"sessions": sessions}), encoding="utf-8")
     os.utime(tmp_path / "results" / "of another run" / "junit.xml", (0, 0))
-    release.record(report, tmp_path / "page.md")
+    release.record([report], tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "Tests: 9 passed, 1 failures, 0 errors, 2 skipped." in page
     assert "4 minutes" in page
-    assert "| `tests` | failed | 4.0 |\n| `lint` | success | 0.1 |\n" in page
+    assert "| `tests` | failed | 4.0 |\n" in page
+    assert "| `lint` | success | 0.1 |\n" in page
+    assert "| `minimums` | not run | 0.0 |\n" in page
+    again = tmp_path / "again.json"
+    again.write_text(json.dumps({"sessions": [{**sessions[0], "result": "success"}]}), encoding="utf-8")
+    release.record([report, again], tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "| `tests` | success | 4.0 |\n" in page
+    assert "| `lint` | success | 0.1 |\n" in page
 
 
 def test_the_switcher_has_the_version_that_the_site_is_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
