@@ -250,7 +250,7 @@ def _launches(run: Run, wait: Run) -> int:
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         run()
         wait()
-    return len(found.events())
+    return len(found.events() or ())
 
 
 def _repeats(run: Run, wait: Run) -> int:
@@ -435,7 +435,8 @@ def rows_of(results: Sequence[Mapping[str, Any]], library: str) -> dict[tuple[st
         if each["library"] == library:
             items.append(Item(*(each[key] for key in Item.__dataclass_fields__)))
             found.setdefault((items[-1].label, each["precision"]), {})[each["name"]] = each
-    precisions, losses = list(PRECISIONS), list(LOSSES)
+    precisions: list[str] = [*PRECISIONS]
+    losses: list[str] = [*LOSSES]
     sorts = {item: (precisions.index(item.precision), item.rows, losses.index(item.loss)) for item in items}
     ordered = sorted(items, key=lambda item: sorts[item])
     return {(item.label, item.precision): found[item.label, item.precision] for item in ordered}

@@ -46,9 +46,9 @@ Record = dict[str, Any]
 def estimated(x: Any, y: Any, repeat: int, **options: Any) -> dict[str, Any]:
     """One estimate, next to that of the nearest neighbours; all withheld if the rows are refused as too dependent."""
     begin = time.process_time()
-    numbers = dict.fromkeys(("lower", "estimate", "low", "high", "bound", "error", "null"), math.nan)
+    numbers: dict[str, float] = dict.fromkeys(("lower", "estimate", "low", "high", "bound", "error", "null"), math.nan)
     try:
-        found = pnce.estimation.mutual_information(x, y, rng=repeat, progress=False, **options)
+        found: Any = pnce.estimation.mutual_information(x, y, rng=repeat, progress=False, **options)
     except ValueError as refusal:
         if " independent blocks of " not in str(refusal):
             raise

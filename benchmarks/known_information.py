@@ -524,9 +524,10 @@ def maps(side: int, reach: float, *, shuffled: bool, told: bool) -> Callable[...
     def draw(rng: np.random.Generator) -> tuple[Numbers, Numbers, dict[str, Any]]:
         distance = np.arange(-3 * math.ceil(reach), 3 * math.ceil(reach) + 1)
         kernel = np.exp(-0.5 * (distance / reach) ** 2)
+        kernel /= np.sqrt((kernel**2).sum())
         noise = rng.normal(size=(2, side + len(kernel) - 1, side + len(kernel) - 1))
         for axis in (1, 2):
-            noise = np.apply_along_axis(np.convolve, axis, noise, kernel / np.sqrt((kernel**2).sum()), mode="valid")
+            noise = np.apply_along_axis(lambda row: np.convolve(row, kernel, mode="valid"), axis, noise)
         order = rng.permutation(side * side) if shuffled else np.arange(side * side)
         x, y = (z.reshape(-1, 1)[order] for z in noise)
         return x, y, {"order": order} if told else {}

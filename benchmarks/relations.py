@@ -253,7 +253,7 @@ DIFFERENCES: Final = (
 def difference_run(problem: Difference, place: int, k: int) -> dict[str, Any]:
     """One difference; None where withheld."""
     samples = problem.draw(np.random.default_rng([k, place, 42]))
-    results = [
+    results: list[Any] = [
         pnce.estimation.mutual_information(x, y, rng=k, progress=False, splits=1, **options)
         for x, y, options in samples
     ]

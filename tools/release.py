@@ -232,7 +232,9 @@ def switcher(file: Path, repository: str) -> None:
 
 def record(reports: Sequence[Path], target: Path = ROOT / "tests" / "release_run.md") -> None:
     """Write the page of a run of all sessions that a release needs, from nox's reports and pytest's results."""
-    ran = [session for path in reports for session in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
+    runs = [json.loads(path.read_text(encoding="utf-8"))["sessions"] for path in reports]
+    ran = [session for run in runs for session in run]
+    later = [session["signatures"][0] for run in runs[1:] for session in run if session["name"] != "summary"]
     command = sys.executable, "-m", "nox", "-t", "release", "--list", "--json"
     listed = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)  # noqa: S603
     missing: dict[str, Any] = {each["session"]: {"result": "not run", "duration": 0.0} for each in listed}
@@ -252,8 +254,9 @@ def record(reports: Sequence[Path], target: Path = ROOT / "tests" / "release_run
         "",
         "By `python -m nox -t release --report .nox/report.json`, `python tools/release.py record .nox/report.json`.",
         "",
-        f"Commit {commit}; {os.cpu_count()} processors, {seconds / 60:.0f} minutes with the installations.",
+        f"{'The last commit' if later else 'Commit'} {commit}; {os.cpu_count()} processors, {seconds / 60:.0f} minutes with the installations.",
         f"Tests: {passed} passed, {', '.join(f'{count} {outcome}' for outcome, count in counts.items())}.",
+        *([f"Run after the others, by commands of their own: {', '.join(later)}."] if later else []),
         "",
         "| session | result | minutes |",
         "|---|---|---|",

@@ -207,7 +207,7 @@ def communicator_of(group: Any) -> Any:
 COMPILER = "torch._dynamo"
 """Module whose compiler traces calls of losses, if it is loaded."""
 
-_COMPILER_FILE = f"{__package__.rpartition('.')[0]}.backends.torch_compiler"
+_COMPILER_FILE = f"{str(__package__).rpartition('.')[0]}.backends.torch_compiler"
 
 
 def outside_of_compiler() -> Callable[..., Any] | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from random import Random
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, cast, overload
 
 from .._core.checks import as_integer, check_bool, check_choice, check_whole_number, explained
 from .._core.namespace import common_namespace
@@ -268,7 +268,11 @@ def information_by_column(
         raise ValueError("given: expected categories for a table of columns, got floats, which allow no limit")
     seed, random = _random(rng)
     seed = random.getrandbits(32) if seed is None else seed
-    return by_column(lambda a, b: mutual_information(a, b, rng=seed, **options), x, y, names)
+
+    def estimate(a: Samples, b: Samples) -> MutualInformation:
+        return cast("MutualInformation", mutual_information(a, b, rng=seed, **options))  # no floats are given
+
+    return by_column(estimate, x, y, names)
 
 
 @_with_options_explained

@@ -12,6 +12,7 @@ import faulthandler
 import importlib
 import inspect
 import multiprocessing
+import pickle
 import shutil
 import tempfile
 import traceback
@@ -240,7 +241,7 @@ def _sendable(error: Exception, rank: int) -> Exception:
     """Error that can be sent, with its traceback as a note."""
     text = "".join(traceback.format_exception(error))
     try:
-        ForkingPickler.loads(ForkingPickler.dumps(error))
+        pickle.loads(ForkingPickler.dumps(error))  # noqa: S301  (pickled here)
     except Exception:  # noqa: BLE001  (whatever pickling raises)
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(f"on rank {rank}:\n{text}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounter
 
 import portable_nce as pnce
@@ -44,7 +45,7 @@ def test_older_releases_compile_around_a_loss() -> None:
 
 @pytest.mark.usefixtures("older")
 def test_older_releases_say_what_fullgraph_needs() -> None:
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"portable_nce; fullgraph=True needs torch 2\.11 or later"):  # noqa: SLF001
+    with pytest.raises(Unsupported, match=r"portable_nce; fullgraph=True needs torch 2\.11 or later"):
         torch.compile(step, backend="eager", fullgraph=True)(torch.randn(4, 3))
 
 

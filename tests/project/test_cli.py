@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -297,9 +297,10 @@ def test_the_mutual_information_of_files_given_a_third(tmp_path: Path, capsys: p
         files = [str(tmp_path / each) for each in ("x.npy", "y.npy")]
         more = "--splits", "1", "--steps", "5", "--output", str(tmp_path / "found.png")
         status = main(["mi", *files, "--given", str(tmp_path / name), *more, *options])
-        return (status, *capsys.readouterr())
+        said = capsys.readouterr()
+        return status, said.out, said.err
 
-    of_call = portable_nce.estimation.mutual_information(x, x + noise, given=label, rng=0, splits=1, steps=5)
+    of_call: Any = portable_nce.estimation.mutual_information(x, x + noise, given=label, rng=0, splits=1, steps=5)
     for name in ("label.npy", "integers.csv", "names.csv", "headed.csv"):
         status, shown, _ = given(name, "--json")
         found = json.loads(shown)

@@ -74,8 +74,8 @@ def test_the_record_of_a_run_counts_its_tests_and_lists_its_sessions(tmp_path: P
         counts = f'tests="{tests}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
         path.write_text(f"<testsuites><testsuite {counts} /></testsuites>", encoding="utf-8")
     sessions = [
-        {"signatures": ["tests"], "result": "failed", "duration": 240.0},
-        {"signatures": ["lint", "lint-3.11"], "result": "success", "duration": 6.0},
+        {"name": "tests", "signatures": ["tests"], "result": "failed", "duration": 240.0},
+        {"name": "lint", "signatures": ["lint", "lint-3.11"], "result": "success", "duration": 6.0},
     ]
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"sessions": sessions}), encoding="utf-8")
@@ -92,6 +92,7 @@ def test_the_record_of_a_run_counts_its_tests_and_lists_its_sessions(tmp_path: P
     release.record([report, again], tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "| `tests` | success | 4.0 |\n" in page
+    assert "Run after the others, by commands of their own: tests." in page
     assert "| `lint` | success | 0.1 |\n" in page
 
 
