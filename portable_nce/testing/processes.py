@@ -12,7 +12,6 @@ import faulthandler
 import importlib
 import inspect
 import multiprocessing
-import pickle
 import shutil
 import tempfile
 import traceback
@@ -240,8 +239,9 @@ def _failure_of(test: Any, arguments: dict[str, Any], runner: Any, name: str, ra
 def _sendable(error: Exception, rank: int) -> Exception:
     """Error that can be sent, with its traceback as a note."""
     text = "".join(traceback.format_exception(error))
+    pickler: Any = ForkingPickler  # `loads` has a wrong type
     try:
-        pickle.loads(ForkingPickler.dumps(error))  # noqa: S301  (pickled here)
+        pickler.loads(pickler.dumps(error))
     except Exception:  # noqa: BLE001  (whatever pickling raises)
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(f"on rank {rank}:\n{text}")
