@@ -246,7 +246,7 @@ FULL: Final = ["full"]
 """Tag of the sessions for changes of the engine and for the weekly run: several hours."""
 
 RELEASE: Final = ["release"]
-"""Tag of the sessions for releases, which take less than two hours."""
+"""Tag of the sessions for releases."""
 
 BOTH: Final = [*FULL, *RELEASE]
 

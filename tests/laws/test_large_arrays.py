@@ -18,7 +18,7 @@ from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import CHOOSE_BY_DEVICE, differentiate
 
-from calls import FIRST_OF_ITS_FORM, by_form, mostly_full
+from calls import by_form, mostly_full
 
 if TYPE_CHECKING:
     from portable_nce.testing.cases import Case
@@ -77,11 +77,11 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def of_each_case() -> dict[str, list[Any]]:
-    """Value and gradients of a case of each form, with sizes of blocks that the engine chooses."""
+    """Value and gradients of each case, with sizes of blocks that the engine chooses."""
     plans.PLANS.clear()
     replay.SWEEPS.clear()
     found = {}
-    for case in (case for case in CASES if case.name in FIRST_OF_ITS_FORM):
+    for case in CASES:
         options = {key: value for key, value in case.options.items() if key != "block_size"}
         arrays = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
         value, gradients = differentiate(replace(case, options=options).function, arrays, len(case.arguments))

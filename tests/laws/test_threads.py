@@ -177,7 +177,7 @@ def in_a_process(*arguments: str) -> Any:
 )
 def test_threads_compute_what_one_computes(library: str, when: str) -> None:
     """Eight threads with all losses, in equal and different orders, that switch as often as possible."""
-    repeats = 1 if when.startswith("at") else {"numpy": 4, "torch": 2}.get(library, 1)
+    repeats = 1 if when.startswith("at") else {"numpy": 8, "torch": 2}.get(library, 1)
     assert in_a_process("differences", library, when, str(repeats)) == []
 
 
