@@ -145,9 +145,12 @@ class Defaults:
             return step(init, xs, 0)
         carry, emitted = init, []
         for start, stop in block:
-            carry, out = step(carry, tuple(x[start:stop, ...] for x in xs), start)
+            carry, out = step(carry, tuple([x[start:stop, ...] for x in xs]), start)
             emitted.append(out)
-        return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))
+        if not emitted[0]:
+            return carry, ()
+        xp = self._space(*emitted[0])
+        return carry, tuple([xp.concat(column) for column in zip(*emitted, strict=True)])
 
     def obstacle_to_fusing(self, x: Array) -> str | None:
         return "this library compiles none"

@@ -286,7 +286,7 @@ def recorded(top: TapeArray, outputs: Sequence[Array | None], variables: Variabl
     """Recorded outputs of an operation, at the level of `top`; None stays None."""
     node = Node(variables, pullback, len(outputs)) if variables else None
     space, level = top.namespace, top.level
-    return tuple(out if out is None else TapeArray(out, space, level, node, k) for k, out in enumerate(outputs))
+    return tuple([out if out is None else TapeArray(out, space, level, node, k) for k, out in enumerate(outputs)])
 
 
 def _is_differentiable(dtype: Any) -> bool:
@@ -1127,7 +1127,8 @@ class TapeAdapter(Defaults):
         return self._namespaces.get(base) or self._namespaces.setdefault(base, TapeNamespace(base, self.add_at))
 
     def stop_gradient(self, x: Array) -> Array:
-        return type(x)(x.__recorded__, x.namespace, x.level) if hasattr(x, "__recorded__") else x
+        inside = getattr(x, "__recorded__", None)
+        return x if inside is None else type(x)(inside, x.namespace, x.level)
 
     def value_and_grad(self, fn: Function, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Function:
         chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -1138,13 +1139,14 @@ class TapeAdapter(Defaults):
             boxed = [mapped(functools.partial(self._box, level, n in positions), x) for n, x in enumerate(arguments)]
             result = fn(*boxed, **options)
             output, aux = result if has_aux else (result, None)
-            leaves, shape = flatten(tuple(boxed[n] for n in positions))
+            leaves, shape = flatten([boxed[n] for n in positions])
             space = self.namespace(leaves[0])
             if not (isinstance(output, TapeArray) and output.level == level):
                 output = TapeArray(output, space, level)
             gradients = [self._result(space, g) for g in _backward(space, output, leaves)]
             value = self._result(space, output.value)
-            gradient = restore(gradients, shape) if not isinstance(argnums, int) else restore(gradients, shape)[0]
+            restored = restore(gradients, shape)
+            gradient = restored[0] if isinstance(argnums, int) else tuple(restored)
             if not has_aux:
                 return value, gradient
             unboxed = mapped(lambda x: x.value if isinstance(x, TapeArray) and x.level == level else x, aux)
@@ -1203,7 +1205,7 @@ class TapeAdapter(Defaults):
             if top is None:
                 return function(static, *arrays, need_grad=any(need_grad) and need_grad)
             space = top.namespace
-            outputs = run(static, values, need_grad=tuple(own or k in variables for k, own in enumerate(need_grad)))
+            outputs = run(static, values, need_grad=tuple([own or k in variables for k, own in enumerate(need_grad)]))
             gradients = outputs[2:]
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:

@@ -11,7 +11,6 @@ from .. import pairings
 from .._core.checks import (
     check_called,
     check_choice,
-    is_readable,
     row_weights,
 )
 from .._core.namespace import namespace_of, native
@@ -252,17 +251,15 @@ def _compute(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None, kin
     end_exchange(across)
     dtype = args.dtype if call.dtype is None else call.dtype
     if notes is not None:
-        arrays = [x, *args.partners, *([args.y] if len(call.embeddings) > 1 else [])]
-        if not is_readable(x):  # elsewhere the next call decides by entries whether rows are replaced by zeros
-            arrays = [*matrix.rows, *matrix.partners, *matrix.columns][: len(arrays)]
-        keep(kind, notes, _sources(call.pairing, scale, arrays, reduction.weights, parameters), dtype)
+        keep(kind, notes, _sources(call, matrix, scale, reduction.weights, parameters), dtype)
     return finish(xp, result, dtype, options.reduction)
 
 
-def _sources(pairing: Pairing, scale: Any, arrays: list[Array], weights: Any, parameters: dict[str, Any]) -> list[Any]:
-    """Candidates for the arrays of a sweep, in an order that all calls of a kind share."""
-    rows, columns, pairs = pairing.arrays
-    return [scale, *arrays, *rows, *columns, *pairs, weights, *parameters.values()]
+def _sources(call: LossCall, matrix: ScoreMatrix, scale: Any, weights: Any, parameters: dict[str, Any]) -> list[Any]:
+    """Candidates for the arrays of a sweep, in an order that all calls of a kind share; embeddings as they count."""
+    embeddings = [*matrix.rows, *matrix.partners, *matrix.columns][: len(call.embeddings)]
+    rows, columns, pairs = matrix.pairing.arrays
+    return [scale, *embeddings, *rows, *columns, *pairs, weights, *parameters.values()]
 
 
 def _run_plan(plan: Plan, call: LossCall) -> Array:
@@ -285,15 +282,12 @@ def _run_plan(plan: Plan, call: LossCall) -> Array:
             if bound == math.inf:
                 return _compute(call, None, None)
         elif not all_count(matrix, weights, both_ways=options.symmetric):
-            if is_readable(x):
-                return _compute(call, None, None)
             objective = call.objective if isinstance(call.objective, OBJECTIVES) else call.objective(parameters)
             counting = weights if is_row_by_row(objective, x) else None
             matrix = with_live_rows(matrix, objective, counting, symmetric=options.symmetric)
-            arrays = [*matrix.rows, *matrix.partners, *matrix.columns][: len(arrays)]
         reduction = Reduction(options.reduction, weights).in_units()
-        sources = _sources(call.pairing, scale, arrays, reduction.weights, parameters)
-        result, number = plan.run(sources, arrays[0], scale, bound)
+        sources = _sources(call, matrix, scale, reduction.weights, parameters)
+        result, number = plan.run(sources, matrix.rows[0], scale, bound)
         if not plan.spec.mean:
             result = reduction.of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)

@@ -204,7 +204,7 @@ class _ValueAndGrad(EqualByContents):
         self.fn = fn
         self.argnums = argnums
         self.has_aux = has_aux
-        self.chosen = _chosen(argnums)
+        self.chosen, self.is_single = _chosen(argnums), as_integer(argnums) is not None
         self.checked = _Scalar(fn, has_aux)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -217,7 +217,7 @@ class _ValueAndGrad(EqualByContents):
         return f"<gradient of {self.fn!r}>"
 
     def _contents(self) -> tuple[Any, ...]:
-        return (self.fn, self.chosen, as_integer(self.argnums) is not None, self.has_aux)
+        return (self.fn, self.chosen, self.is_single, self.has_aux)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         positions = _positions(self.chosen, len(arguments))
@@ -227,7 +227,7 @@ class _ValueAndGrad(EqualByContents):
         if not leaves:
             raise TypeError("value_and_grad: expected arrays in the differentiated arguments, got none")
         transformed = adapter_of(leaves[0]).value_and_grad(
-            self.checked, positions[0] if as_integer(self.argnums) is not None else positions, has_aux=self.has_aux
+            self.checked, positions[0] if self.is_single else positions, has_aux=self.has_aux
         )
         return transformed(*arguments, **options)
 
@@ -252,7 +252,7 @@ def _positions(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
     for position in chosen:
         if not -count <= position < count:
             raise ValueError(f"argnums={position}: expected the position of an argument, got a call with {count}")
-    positions = tuple(position % count for position in chosen)
+    positions = tuple([position % count for position in chosen])
     if len(set(positions)) < len(positions):
         raise ValueError(f"argnums: expected different positions, got {chosen} of {count} arguments")
     return positions

@@ -67,9 +67,9 @@ def merge(xp: Namespace, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None
 
     Either all parts have a shift, or none.
     """
-    tops = [part.top for part in parts if part.top is not None]
     if len(parts) == 1:
         return parts[0], [None]
+    tops = [part.top for part in parts if part.top is not None]
     total = parts[0].total
     if not tops:
         for part in parts[1:]:

@@ -24,6 +24,7 @@ from .inputs import Arrays
 from .reweighted import Reweighted, ReweightedSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .statistics import (
+    PositiveFactors,
     PositiveSums,
     RowSums,
     Statistics,
@@ -165,7 +166,8 @@ class Softmax(Family):
         return scores if may_use_odds else super().partner_positives(scores, present, by_row)
 
     def merge(self, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:
-        if any(part.top is None for part in parts) and any(part.top is not None for part in parts):
+        shifted = [part.top is not None for part in parts]
+        if any(shifted) and not all(shifted):
             zero = self.xp.zeros_like(parts[0].total)
             parts = [part if part.top is not None else ExpSum(zero, part.total) for part in parts]
         return merge(self.xp, parts)
@@ -234,13 +236,13 @@ class Softmax(Family):
         counts = self._counts_of_all(values)
         if not need_grad:
             return RowLosses(values, counts)
-        slope, spread = (x if x is None or factor is None else x * factor for x in (slope, spread))
+        slope, spread = [x if x is None or factor is None else x * factor for x in (slope, spread)]
         slope = self.divided(slope)
         to_positive = -slope
         if several:
             of_spread = xp.zeros_like(slope) if spread is None else self.divided(spread)
-            factors = (of_spread - slope) / positive.sums.total, of_spread / positive.weight_sum
-            to_positive = positive.cotangents(xp, *factors)
+            factors = PositiveFactors((of_spread - slope) / positive.sums.total, of_spread / positive.weight_sum)
+            to_positive = positive.cotangents(xp, factors)
         return RowLosses(values, counts, slope / total.total, to_positive, self.to_weights(weight_slopes))
 
     def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> RowLosses:

@@ -82,7 +82,9 @@ def kind_of(call: Any) -> Hashable | None:
     mask. If the objective is made from parameters, the kind includes those that are numbers.
     """
     options = call.options
-    whole = all(x is None for x in (options.across, options.mask, call.layout.opposite, call.layout.later_weights))
+    layout = call.layout
+    whole = options.across is None and options.mask is None
+    whole = whole and layout.opposite is None and layout.later_weights is None
     # By type first: an array compares itself.
     plain = type(options.similarity) is str and type(options.reduction) is str and type(options.hardness) is float
     if not (whole and plain and not options.hardness):

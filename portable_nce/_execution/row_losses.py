@@ -10,7 +10,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
 from .inputs import Arrays
-from .statistics import PositiveSums, from_mask, one_per_row
+from .statistics import PositiveFactors, PositiveSums, from_mask, one_per_row
 
 Exclude = Callable[[Array, float], Array]
 """Replaces the entries of a tile that are not negatives by a number; may overwrite the tile."""
@@ -36,17 +36,23 @@ class ScoreFacts(NamedTuple):
 class RowLosses(NamedTuple):
     """Weighted losses of some rows, their counts in a mean, and the row factors of the cotangents.
 
-    `coefficient` (n,) multiplies the residuals. `to_positive` are the cotangents of the positives' scores,
-    `row_cotangents` those of the parameters and weights of the rows, in this order. `quotient` (n,): of two residuals,
-    the coefficient multiplies the first times this, minus the second.
+    `coefficient` (n,) multiplies the residuals. `to_positive` are the cotangents of the positives' scores, or their
+    factors; `row_cotangents` those of the parameters and weights of the rows, in this order. `quotient` (n,): of two
+    residuals, the coefficient multiplies the first times this, minus the second.
     """
 
     values: Array
     row_counts: Array
     coefficient: Array = None
-    to_positive: Array = None
+    to_positive: Array | PositiveFactors = None
     row_cotangents: Arrays = ()
     quotient: Array = None
+
+    def rescaled(self, by: Callable[[Array], Array]) -> RowLosses:
+        """The losses with `by` applied to the factors of the scores' cotangents."""
+        positive = self.to_positive
+        positive = PositiveFactors(*map(by, positive)) if isinstance(positive, PositiveFactors) else by(positive)
+        return self._replace(coefficient=by(self.coefficient), to_positive=positive)
 
 
 def divided(x: Array, divisor: int | None) -> Array:
@@ -138,13 +144,11 @@ class Family(ABC):
     def masked_cotangents(
         self, residual: Any, positive: PositiveSums, losses: RowLosses, members: Members, rescale: Any = None
     ) -> Arrays:
-        """The cotangents of a masked tile's scores, with one positive or several per row; a pair may be both.
-
-        With several, `to_positive` are factors of their exponentials and of their weights, or the cotangents.
-        """
+        """The cotangents of a masked tile's scores, with one positive or several per row; a pair may be both."""
         negative, coefficient = self.tile_cotangent(residual, losses, rescale)
         negative = adapter_of(negative).times_in_place(negative, coefficient[:, None])
+        if isinstance(losses.to_positive, PositiveFactors):
+            return (positive.added(negative, losses.to_positive),)
         if positive.weight_sum is None:
             return (adapter_of(negative).plus_product(negative, members.positives, losses.to_positive[:, None]),)
-        several = len(losses.to_positive.shape) > 2  # noqa: PLR2004  (factors)
-        return (positive.added(negative, losses.to_positive) if several else negative + losses.to_positive,)
+        return (negative + losses.to_positive,)

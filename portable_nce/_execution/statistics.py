@@ -13,6 +13,13 @@ from .._core.registry import adapter_of
 from ..objectives.base import RowStatistics
 
 
+class PositiveFactors(NamedTuple):
+    """Row factors of the cotangents ``of_terms e^(g - top) - of_weights t`` of the scores of several positives."""
+
+    of_terms: Array
+    of_weights: Array
+
+
 class PositiveSums(NamedTuple):
     """Scores of the positives: one per row, of shape (n,), or several among P columns, (n, P).
 
@@ -36,18 +43,15 @@ class PositiveSums(NamedTuple):
         terms = adapter_of(terms).where_in_place(self.members, terms, 0.0)
         return self._replace(sums=ExpSum(None, xp.sum(terms, axis=1)), terms=terms)
 
-    def cotangents(self, xp: Namespace, factor: Array, of_weights: Array) -> Array:
-        """Cotangents ``factor e^(g - top) - of_weights t`` of the scores of several; in a tile both numbers, (2, n, 1).
+    def cotangents(self, xp: Namespace, factors: PositiveFactors) -> Array | PositiveFactors:
+        """Cotangents of the scores of several; of the members of a tile, to whose negatives they are added, factors."""
+        return factors if self.members is not None else self.added(xp.zeros_like(self.terms), factors)
 
-        See `Family.masked_cotangents`.
-        """
-        both = xp.stack([factor, of_weights])[..., None]
-        return both if self.members is not None else self.added(xp.zeros_like(self.terms), both)
-
-    def added(self, x: Array, factors: Array) -> Array:
+    def added(self, x: Array, factors: PositiveFactors) -> Array:
         """A tile, which may be overwritten as the exponentials may, plus the cotangents of these factors."""
         plus_product = adapter_of(x).plus_product
-        return plus_product(plus_product(x, self.terms, factors[0, ...]), self.weights, -factors[1, ...])
+        with_terms = plus_product(x, self.terms, factors.of_terms[:, None])
+        return plus_product(with_terms, self.weights, -factors.of_weights[:, None])
 
 
 class Statistics(NamedTuple):
@@ -165,7 +169,7 @@ def each_positive(xp: Namespace, sums: RowSums) -> RowStatistics:
 
 def score_cotangents(
     xp: Namespace, sums: RowSums, row: RowStatistics, slopes: tuple[Array | None, ...]
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array | PositiveFactors]:
     """Coefficient (n,) of the terms ``exp(g - top)`` of the negatives, and the cotangents of the positives' scores.
 
     With slopes o, s, a, b by log-odds, spread, lse of the negatives and lse of the positives:
@@ -185,4 +189,4 @@ def score_cotangents(
     slope_spread = xp.where(several, slope_spread, zero)
     mean_factor = slope_spread / xp.where(several, positive.weight_sum, xp.ones_like(zero))
     positive_factor = safe_quotient(xp, slope_spread + slope_positive - slope_odds, positive.sums.total)
-    return coefficient, positive.cotangents(xp, positive_factor, mean_factor)
+    return coefficient, positive.cotangents(xp, PositiveFactors(positive_factor, mean_factor))

@@ -136,6 +136,7 @@ class Step:
     def __init__(self, spec: StepSpec, numbers: s.Numbers, constants: Constants, like: Array) -> None:
         """Set up the parts of a sweep; `like` is an array of the rows."""
         self.spec, self.xp, (n_rows, n_columns) = spec, namespace_of(like), numbers.shape
+        self.returns_positives = spec.returns_positives
         self.source: Source
         self.sets: s.TileSets
         negatives = 0
@@ -184,7 +185,7 @@ class Step:
         if not need_grad:
             return carry, (losses.values, losses.row_counts)
         to_rows, to_columns = self._backward(carry, _Block(start, block, rows, positives, losses), tiles, rescales)
-        of_positives = (losses.to_positive,) if self.spec.returns_positives else ()
+        of_positives = (losses.to_positive,) if self.returns_positives else ()
         of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # not differentiated
         cotangents = (*to_rows, *of_positives, *of_sharpness, *losses.row_cotangents)
         return to_columns, (losses.values, losses.row_counts, *cotangents)
@@ -204,8 +205,7 @@ class Step:
         losses, scaling = block.losses, p.Scaling()
         if self.spec.scaled:
             scaling = p.scaling_of(losses.coefficient, bounded=self.spec.bounded)
-            coefficient, to_positive = map(scaling.divided, (losses.coefficient, losses.to_positive))
-            losses = losses._replace(coefficient=coefficient, to_positive=to_positive)
+            losses = losses.rescaled(scaling.divided)
             block = block._replace(losses=losses)
         to_rows: Arrays = ()
         if block.inputs.partners and self.spec.need_grad.rows and not self.spec.positives_in_tile:
@@ -353,11 +353,11 @@ class _OneSided:
             carry = tuple(x.T for x in carry) if turned else carry
             to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
         to_partners: list[Array | None] = [None] * len(self.inputs.partners)
-        if self.step_spec.returns_positives:
+        if self.step.returns_positives:
             cotangents = s.by_partner(gradients.pop(0), len(to_partners))
             to_partners = [x[:, None] * self.inputs.rows[0] for x in cotangents]
         if self.diagonals is not None and not self.step_spec.apart:  # partners are columns
-            if self.step_spec.returns_positives:
+            if self.step.returns_positives:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
         to_rows = to_rows or [None] * n_rows
