@@ -33,7 +33,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.namespace import common_namespace, device_of, is_array, is_number
-from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
+from ._core.numerics import clipped, safe_quotient, safe_sqrt, sigmoid, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
@@ -544,7 +544,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     array(8.)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    return pairs.finish(pairs.row_mean(pairs.positive()) - pairs.log_mean(pairs.scores))
+    return pairs.finish(pairs.in_closed_form(_dv))
 
 
 @explained
@@ -1021,9 +1021,7 @@ def smile(
     """
     clip = math.inf if clip is None else check_number("clip", clip, above=0.0)
     pairs = ScorePairs.of(scores, positives, mask)
-    limited = clipped(pairs.xp, stop_gradient(pairs.scores), -clip, clip)
-    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(limited)
-    return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs)), value))
+    return pairs.finish(pairs.in_closed_form(_smile, clip))
 
 
 @explained
@@ -1432,6 +1430,31 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
 def _js(pairs: ScorePairs) -> Array:
     xp = pairs.xp
     return -softplus(xp, -pairs.positive()) - pairs.over_negatives(softplus(xp, pairs.scores))
+
+
+def _dv(pairs: ScorePairs, *, need_grad: bool) -> tuple[Array, Array | None]:
+    """Value, and the gradient ``1 / K`` of a positive and ``-e^(g - log n) / Σ e^(g - log n)`` of a negative."""
+    xp = pairs.xp
+    log_mean, sums, terms = pairs.log_mean_and_sum(pairs.scores)
+    value = pairs.row_mean(pairs.positive()) - log_mean
+    if not need_grad:
+        return value, None
+    shares = xp.reshape(safe_quotient(xp, terms, sums.total[:, None]), tuple(pairs.scores.shape))
+    return value, xp.where(pairs.own, xp.ones_like(shares) / pairs.n_rows(), -shares)
+
+
+def _smile(pairs: ScorePairs, clip: float, *, need_grad: bool) -> tuple[Array, Array | None]:
+    """Value, and the gradient of `js`: ``sigmoid(-g) / K`` of a positive, ``-sigmoid(g) / (K n)`` of a negative."""
+    xp, scores, own, off = pairs.xp, pairs.scores, pairs.own, pairs.off
+    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(clipped(xp, scores, -clip, clip))
+    if not need_grad:
+        return value, None
+    signed = xp.where(own, -scores, xp.where(off, scores, -math.inf))
+    slope = sigmoid(xp, signed) / pairs.n_rows()
+    number = pairs.number if pairs.counted is None else pairs.number[:, None]
+    gradient = xp.where(own, slope, -slope / number)
+    # Where js is infinite, it has no gradient.
+    return value, xp.where(xp.any(signed == math.inf), xp.zeros_like(gradient), gradient)
 
 
 def _log_add(xp: Namespace, a: Array, b: Array) -> Array:

@@ -7,6 +7,7 @@ array (N, K) any number. `mask` gives the pairs to include.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import objectives
@@ -23,12 +24,13 @@ from ._core.checks import (
     shape_of,
     temperature_of,
 )
-from ._core.logsumexp import exp_sum
+from ._core.logsumexp import ExpSum, exp_sum, exponentials
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
+from ._core.registry import adapter_of
 from ._core.types import (
     AnyArray,
     ArrayOf,
@@ -45,7 +47,7 @@ from ._core.types import (
 from ._execution.live import counted_by, zeroed
 from ._execution.matrix import matrix_of_scores
 from ._losses.graded import enter_graded, loss_of_graded
-from .pairings import Pairing, of_positives
+from .pairings import Pairing, diagonal, of_positives
 
 __all__ = [
     "clip",
@@ -1071,6 +1073,29 @@ class ScorePairs:
         complete = positives is None and mask is None
         return cls(xp, upcast(xp, scores), scores.dtype, pairing, mask, complete=complete)
 
+    @classmethod
+    def of_arrays(cls, scores: Array, own: Array, off: Array, *of_rows: Array) -> ScorePairs:
+        """The pairs of which these are the `arrays`."""
+        pairs = cls(namespace_of(scores), scores, scores.dtype, diagonal(), None, complete=True)
+        pairs._masks = own, off
+        if of_rows:
+            pairs.counted, pairs.number = of_rows
+        return pairs
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """Scores and masks, and unless complete, the rows that count and their numbers of negatives."""
+        of_rows = () if self.counted is None else (self.counted, self.number)
+        return (self.scores, *self.masks(), *of_rows)
+
+    def in_closed_form(self, form: Callable[..., tuple[Array, Array | None]], *options: float) -> Array:
+        """Bound of shape (1,) of which a function computes the value and the gradient, on plain arrays.
+
+        ``form(pairs, *options, need_grad=...)`` returns both; None if the gradient is not needed.
+        """
+        bound, _ = adapter_of(self.scores).value_and_vjp(_of_closed_form)((form, *options), *self.arrays)
+        return bound
+
     def masks(self) -> tuple[Array, Array]:
         """Masks (K, N) of the positives and of the negatives."""
         if self._masks is None:
@@ -1123,6 +1148,10 @@ class ScorePairs:
 
     def log_mean(self, scores: Array) -> Array:
         """Logarithm of the mean of the exponentials of all negatives, shape (1,)."""
+        return self.log_mean_and_sum(scores)[0]
+
+    def log_mean_and_sum(self, scores: Array) -> tuple[Array, ExpSum, Array]:
+        """The same, the sum of exponentials in it, and its terms (1, K N)."""
         xp = self.xp
         logarithm = self.log_number()
         if self.counted is None:
@@ -1130,12 +1159,13 @@ class ScorePairs:
         else:
             scores = scores - xp.expand_dims(logarithm, axis=1)
             logarithm = xp.log(self.n_rows())
-        sums = exp_sum(xp, xp.reshape(scores, (1, -1)), xp.reshape(self.off, (1, -1)))
+        sums, terms = exponentials(xp, xp.reshape(scores, (1, -1)), xp.reshape(self.off, (1, -1)))
         lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf if no sum is finite
         top = xp.where(xp.isinf(sums.top), lowest, sums.top)
         mean = top + sums.log_total(xp) - logarithm
         # 0 if no row counts.
-        return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
+        mean = mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
+        return mean, sums, terms
 
     def log_number(self, extra: int = 0) -> Array:
         """Logarithm of the number of negatives of each row plus `extra`: of all rows, (1,), or of each, (K,)."""
@@ -1198,6 +1228,14 @@ class ScorePairs:
     def finish(self, result: Array, reduction: ReductionName = "mean") -> Array:
         """Result in the dtype of the scores."""
         return finish(self.xp, result, self.dtype, reduction)
+
+
+def _of_closed_form(static: Any, *arrays: Array, need_grad: Any) -> tuple[Array, ...]:
+    """A function for `Adapter.value_and_vjp`, of a form and its options."""
+    form, *options = static
+    value, gradient = form(ScorePairs.of_arrays(*arrays), *options, need_grad=need_grad is not False)
+    constant = namespace_of(value).zeros_like(value)
+    return (value, constant) if gradient is None else (value, constant, gradient)
 
 
 def with_gradient_of(surrogate: Array, value: Array) -> Array:

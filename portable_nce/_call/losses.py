@@ -8,11 +8,7 @@ from contextlib import nullcontext
 from typing import Any, get_args
 
 from .. import pairings
-from .._core.checks import (
-    check_called,
-    check_choice,
-    row_weights,
-)
+from .._core.checks import check_called, check_choice, row_weights
 from .._core.namespace import namespace_of, native
 from .._core.notes import listening
 from .._core.numerics import largest_score, upcast
@@ -30,10 +26,7 @@ from ..objectives import AnyObjective, Objective, RowStatistics
 from ..objectives import resolve as resolve_objective
 from ..objectives.relic import Relic
 from ..pairings import Pairing, diagonal, two_views
-from ..similarities import (
-    AnySimilarity,
-    takes_tokens,
-)
+from ..similarities import AnySimilarity, takes_tokens
 from ..similarities import resolve as resolve_similarity
 from .entry import (
     agree_on_arguments,

@@ -167,34 +167,15 @@ def pullback(
     For 16-bit products see `_cotangents_of_halves`; `sums`: row sums of the residual, if they are known, and no entry
     is negative. `turned`: the cotangent of the columns is transposed (see `sums_are_turned`).
     """
-    if rows.part is None:
-        cotangents = _plain_cotangents(residual, coefficient, rows.x, columns.x, need_grad, turned=turned)
-    else:
-        cotangents = _parted_cotangents(residual, coefficient, (rows, columns), need_grad, sums, turned=turned)
-    given = iter(cotangents)
-    to_rows, to_columns = [next(given) if flag else None for flag in need_grad]
-    return to_rows, to_columns
-
-
-def _parted_cotangents(
-    residual: Array,
-    coefficient: Array | None,
-    operands: tuple[Operand, Operand],
-    need_grad: tuple[bool, bool],
-    sums: Array | None,
-    *,
-    turned: bool,
-) -> Arrays:
-    """The cotangents of `pullback` that are needed, of operands with 16-bit parts."""
-    (rows, columns), factors = operands, () if coefficient is None else (coefficient,)
-    middle = 1 + len(rows.arrays)
-    stop = middle + len(columns.arrays)
+    factors = () if coefficient is None else (coefficient,)
 
     def plainly(*arrays: Array) -> Arrays:
-        factor = arrays[-1] if factors else None
-        return _plain_cotangents(arrays[0], factor, arrays[1], arrays[middle], need_grad, turned=turned)
+        factor, y = arrays[-1] if factors else None, arrays[1 + len(rows.arrays)]
+        return _plain_cotangents(arrays[0], factor, arrays[1], y, need_grad, turned=turned)
 
     def of_halves(*arrays: Array) -> Arrays:
+        middle = 1 + len(rows.arrays)
+        stop = middle + len(columns.arrays)
         both = rows.with_arrays(arrays[1:middle]), columns.with_arrays(arrays[middle:stop])
         factor, own_sums = arrays[-1] if factors else None, None if sums is None else arrays[stop]
         extra: Arrays = ()
@@ -205,10 +186,14 @@ def _parted_cotangents(
             return result
         return tuple(namespace_of(*pair).concat(list(pair), axis=1) for pair in zip(result, extra, strict=True))
 
-    known = () if sums is None else (sums,)
-    arrays = (residual, *rows.arrays, *columns.arrays, *known, *factors)
-    result: Arrays = adapter_of(rows.x).by_halves(of_halves, plainly, *arrays)
-    return result
+    if rows.part is None:
+        result = iter(_plain_cotangents(residual, coefficient, rows.x, columns.x, need_grad, turned=turned))
+    else:
+        known = () if sums is None else (sums,)
+        arrays = (residual, *rows.arrays, *columns.arrays, *known, *factors)
+        result = iter(adapter_of(rows.x).by_halves(of_halves, plainly, *arrays))
+    to_rows, to_columns = [next(result) if flag else None for flag in need_grad]
+    return to_rows, to_columns
 
 
 class Scaling(NamedTuple):

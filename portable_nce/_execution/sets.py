@@ -298,13 +298,13 @@ class RuleSets(TileSets):
         self.with_own = with_own(self.rule) if in_order else None
         self.dtype = upcast(xp, first).dtype
         (numbers,) = inputs.column_numbers or (xp.arange(shape[1], device=self.device),)
-        self.numbers, *self.labels = [x[None, :] for x in (numbers, *inputs.column_labels)]
+        self.numbers, *self.labels = [x[None, ...] for x in (numbers, *inputs.column_labels)]
 
     def of(self, k: int, start: Array | int, block: Inputs) -> Members:
         del k
         xp, (mask,) = self.xp, block.mask or (None,)
         (numbers,) = block.row_numbers or (xp.arange(block.rows[0].shape[-2], device=self.device) + start,)
-        numbers, *labels = [x[:, None] for x in (numbers, *block.row_labels)]
+        numbers, *labels = [x[:, None, ...] for x in (numbers, *block.row_labels)]
         both = tuple(labels), tuple(self.labels)
         tile = Tile(numbers, self.numbers, *self.shape, *both, block.pairs, self.dtype, mask)
         if self.with_own is None:
