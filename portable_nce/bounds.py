@@ -1440,7 +1440,8 @@ def _dv(pairs: ScorePairs, *, need_grad: bool) -> tuple[Array, Array | None]:
     if not need_grad:
         return value, None
     shares = xp.reshape(safe_quotient(xp, terms, sums.total[:, None]), tuple(pairs.scores.shape))
-    return value, xp.where(pairs.own, xp.ones_like(shares) / pairs.n_rows(), -shares)
+    n_rows, _ = pairs.divisors()
+    return value, xp.where(pairs.own, xp.ones_like(shares) / n_rows, -shares)
 
 
 def _smile(pairs: ScorePairs, clip: float, *, need_grad: bool) -> tuple[Array, Array | None]:
@@ -1450,9 +1451,9 @@ def _smile(pairs: ScorePairs, clip: float, *, need_grad: bool) -> tuple[Array, A
     if not need_grad:
         return value, None
     signed = xp.where(own, -scores, xp.where(off, scores, -math.inf))
-    slope = sigmoid(xp, signed) / pairs.n_rows()
-    number = pairs.number if pairs.counted is None else pairs.number[:, None]
-    gradient = xp.where(own, slope, -slope / number)
+    n_rows, n_negatives = pairs.divisors()
+    slope = sigmoid(xp, signed) / n_rows
+    gradient = xp.where(own, slope, -slope / n_negatives)
     # Where js is infinite, it has no gradient.
     return value, xp.where(xp.any(signed == math.inf), xp.zeros_like(gradient), gradient)
 

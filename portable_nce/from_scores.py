@@ -1137,6 +1137,11 @@ class ScorePairs:
         number = sum_to_scalar(xp, xp.astype(self.counted, self.scores.dtype))
         return xp.where(number > 0, number, xp.ones_like(number))
 
+    def divisors(self) -> tuple[Any, Any]:
+        """Numbers of rows that count and of negatives per row, as divisors of a matrix (K, N)."""
+        n_rows = self.n_rows()
+        return (n_rows, self.number) if self.counted is None else (n_rows[:, None], self.number[:, None])
+
     def over_negatives(self, entries: Array) -> Array:
         """Mean over the negatives of each row."""
         xp = self.xp
