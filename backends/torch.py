@@ -45,8 +45,10 @@ def _faster_products() -> Iterator[None]:
 
 
 def _is_observed(tensors: Arrays) -> bool:
-    """Whether a compiler, autograd or a transform must see standard operations on these tensors."""
-    return bool(torch.compiler.is_compiling() or recorded(tensors) or transformed(tensors))
+    """Whether a compiler, a tracer, autograd or a transform must see standard operations on these tensors."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing():  # noqa: SLF001
+        return True
+    return recorded(tensors) or transformed(tensors)
 
 
 def _is_differentiated(tensors: Arrays) -> bool:
@@ -490,7 +492,7 @@ class TorchAdapter(Defaults):
         return (plainly if _is_differentiated(arrays) else of_halves)(*arrays)
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
-        if torch.compiler.is_compiling() or recorded((x,)) or transformed((x,)):
+        if _is_observed((x,)):
             return torch.exp(x)
         if bounded or x.device.type != "cpu" or x.dtype not in _SMALLEST:
             return torch.exp_(x)
@@ -597,7 +599,7 @@ class TorchAdapter(Defaults):
 
     def fill_columns(self, x: Any, columns: Any, value: Any, *, inside: bool = False) -> Any:
         arrays = (x, columns, value) if isinstance(value, torch.Tensor) else (x, columns)
-        if torch.compiler.is_compiling() or recorded(arrays) or transformed(arrays):
+        if _is_observed(arrays):
             return super().fill_columns(x, columns, value, inside=inside)
         given, places = value[:, None] if isinstance(value, torch.Tensor) else value, columns[:, None].long()
         if inside:
@@ -608,7 +610,7 @@ class TorchAdapter(Defaults):
 
     def add_rows(self, x: Any, numbers: Any, rows: Any) -> Any:
         arrays = (x, numbers, rows)
-        if torch.compiler.is_compiling() or recorded(arrays) or transformed(arrays):
+        if _is_observed(arrays):
             return x.index_add(0, numbers, rows)
         return x.index_add_(0, numbers, rows)
 

@@ -58,8 +58,10 @@ def is_plain(tensors: Arrays) -> bool:
 
     The type is exactly that of a tensor or parameter, and none stands for something else: a batch of the older vmap, by
     which `torch.autograd` batches backward passes, or a functional tensor. No recording, transform (torch.func wraps
-    results of plain tensors as well), mode or capture of a CUDA graph, whose memory is not to be kept, is active.
+    results of plain tensors as well), mode, trace or CUDA graph (whose memory is not to be kept) is active.
     """
+    if torch._C._is_tracing():  # noqa: SLF001
+        return False
     if recorded(tensors) or functorch.get_dynamic_layer_stack_depth() or _len_torch_dispatch_stack():
         return False
     if _len_torch_function_stack() and not _only_devices():

@@ -37,8 +37,9 @@ from ._core.numerics import clipped, safe_quotient, safe_sqrt, sigmoid, softplus
 from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
+from ._core.registry import adapter_of
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
-from .from_scores import ScorePairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
+from .from_scores import ClosedForm, ScorePairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
 from .objectives.base import Objective
 from .objectives.softmax import EVERY_FLAT_NCE, EVERY_INFO_NCE
 
@@ -544,7 +545,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     array(8.)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    return pairs.finish(pairs.in_closed_form(_dv))
+    return pairs.finish(pairs.in_closed_form(_DV))
 
 
 @explained
@@ -1021,7 +1022,7 @@ def smile(
     """
     clip = math.inf if clip is None else check_number("clip", clip, above=0.0)
     pairs = ScorePairs.of(scores, positives, mask)
-    return pairs.finish(pairs.in_closed_form(_smile, clip))
+    return pairs.finish(pairs.in_closed_form(_SMILE, clipped(pairs.xp, stop_gradient(pairs.scores), -clip, clip)))
 
 
 @explained
@@ -1432,30 +1433,39 @@ def _js(pairs: ScorePairs) -> Array:
     return -softplus(xp, -pairs.positive()) - pairs.over_negatives(softplus(xp, pairs.scores))
 
 
-def _dv(pairs: ScorePairs, *, need_grad: bool) -> tuple[Array, Array | None]:
-    """Value, and the gradient ``1 / K`` of a positive and ``-e^(g - log n) / Σ e^(g - log n)`` of a negative."""
+def _dv(pairs: ScorePairs) -> Array:
+    return pairs.row_mean(pairs.positive()) - pairs.log_mean(pairs.scores)
+
+
+def _dv_gradient(pairs: ScorePairs) -> Array:
+    """``1 / K`` of a positive; ``-e^(g - log n) / Σ e^(g - log n)`` of a negative, 0 if the sum is 0 or infinite."""
     xp = pairs.xp
-    log_mean, sums, terms = pairs.log_mean_and_sum(pairs.scores)
-    value = pairs.row_mean(pairs.positive()) - log_mean
-    if not need_grad:
-        return value, None
+    _, sums, terms = pairs.log_mean_and_sum(pairs.scores)
     shares = xp.reshape(safe_quotient(xp, terms, sums.total[:, None]), tuple(pairs.scores.shape))
     n_rows, _ = pairs.divisors()
-    return value, xp.where(pairs.own, xp.ones_like(shares) / n_rows, -shares)
+    return xp.where(pairs.own, xp.ones_like(shares) / n_rows, -shares)
 
 
-def _smile(pairs: ScorePairs, clip: float, *, need_grad: bool) -> tuple[Array, Array | None]:
-    """Value, and the gradient of `js`: ``sigmoid(-g) / K`` of a positive, ``-sigmoid(g) / (K n)`` of a negative."""
-    xp, scores, own, off = pairs.xp, pairs.scores, pairs.own, pairs.off
-    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(clipped(xp, scores, -clip, clip))
-    if not need_grad:
-        return value, None
-    signed = xp.where(own, -scores, xp.where(off, scores, -math.inf))
+def _smile(pairs: ScorePairs, limited: Array) -> Array:
+    """The value, and to a library that differentiates it, the mean of `js`."""
+    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(limited)
+    if adapter_of(value).is_plain(pairs.arrays):
+        return value
+    return with_gradient_of(pairs.row_mean(_js(pairs)), value)
+
+
+def _js_gradient(pairs: ScorePairs, *constants: Array) -> Array:
+    """``sigmoid(-g) / K`` of a positive, ``-sigmoid(g) / (K n)`` of a negative; 0 if a term of `js` is infinite."""
+    del constants
+    xp, scores, own = pairs.xp, pairs.scores, pairs.own
     n_rows, n_negatives = pairs.divisors()
-    slope = sigmoid(xp, signed) / n_rows
+    odds = xp.where(own, -scores, xp.where(pairs.off, scores, -math.inf))
+    slope = sigmoid(xp, odds) / n_rows
     gradient = xp.where(own, slope, -slope / n_negatives)
-    # Where js is infinite, it has no gradient.
-    return value, xp.where(xp.any(signed == math.inf), xp.zeros_like(gradient), gradient)
+    return xp.where(xp.max(stop_gradient(odds)) == math.inf, xp.zeros_like(gradient), gradient)  # not with NaN
+
+
+_DV, _SMILE = ClosedForm(_dv, _dv_gradient), ClosedForm(_smile, _js_gradient)
 
 
 def _log_add(xp: Namespace, a: Array, b: Array) -> Array:

@@ -7,8 +7,8 @@ array (N, K) any number. `mask` gives the pairs to include.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import objectives
 from ._call import contrast_scores, loss_of_scores
@@ -47,7 +47,7 @@ from ._core.types import (
 from ._execution.live import counted_by, zeroed
 from ._execution.matrix import matrix_of_scores
 from ._losses.graded import enter_graded, loss_of_graded
-from .pairings import Pairing, diagonal, of_positives
+from .pairings import Pairing, of_positives
 
 __all__ = [
     "clip",
@@ -1075,8 +1075,9 @@ class ScorePairs:
 
     @classmethod
     def of_arrays(cls, scores: Array, own: Array, off: Array, *of_rows: Array) -> ScorePairs:
-        """The pairs of which these are the `arrays`."""
-        pairs = cls(namespace_of(scores), scores, scores.dtype, diagonal(), None, complete=True)
+        """Pairs made of `arrays`, for sums and means; without a pairing they have no `loss`."""
+        pairing: Any = None
+        pairs = cls(namespace_of(scores), scores, scores.dtype, pairing, None, complete=True)
         pairs._masks = own, off
         if of_rows:
             pairs.counted, pairs.number = of_rows
@@ -1088,13 +1089,10 @@ class ScorePairs:
         of_rows = () if self.counted is None else (self.counted, self.number)
         return (self.scores, *self.masks(), *of_rows)
 
-    def in_closed_form(self, form: Callable[..., tuple[Array, Array | None]], *options: float) -> Array:
-        """Bound of shape (1,) of which a function computes the value and the gradient, on plain arrays.
-
-        ``form(pairs, *options, need_grad=...)`` returns both; None if the gradient is not needed.
-        """
-        bound, _ = adapter_of(self.scores).value_and_vjp(_of_closed_form)((form, *options), *self.arrays)
-        return bound
+    def in_closed_form(self, form: ClosedForm, *constants: Array) -> Array:
+        """Bound of shape (1,) with a gradient in closed form."""
+        forms = adapter_of(self.scores).custom_vjp(_value_of_form, _pull_form)
+        return forms((form, len(constants)), *self.arrays, *constants)[0]
 
     def masks(self) -> tuple[Array, Array]:
         """Masks (K, N) of the positives and of the negatives."""
@@ -1156,7 +1154,7 @@ class ScorePairs:
         return self.log_mean_and_sum(scores)[0]
 
     def log_mean_and_sum(self, scores: Array) -> tuple[Array, ExpSum, Array]:
-        """The same, the sum of exponentials in it, and its terms (1, K N)."""
+        """Logarithm of the mean of the exponentials of all negatives (1,), their sum, and its terms (1, K N)."""
         xp = self.xp
         logarithm = self.log_number()
         if self.counted is None:
@@ -1235,12 +1233,37 @@ class ScorePairs:
         return finish(self.xp, result, self.dtype, reduction)
 
 
-def _of_closed_form(static: Any, *arrays: Array, need_grad: Any) -> tuple[Array, ...]:
-    """A function for `Adapter.value_and_vjp`, of a form and its options."""
-    form, *options = static
-    value, gradient = form(ScorePairs.of_arrays(*arrays), *options, need_grad=need_grad is not False)
-    constant = namespace_of(value).zeros_like(value)
-    return (value, constant) if gradient is None else (value, constant, gradient)
+class ClosedForm(NamedTuple):
+    """A bound and its gradient by the scores, functions of pairs and of constants.
+
+    The derivative of the value is the gradient, also where a library differentiates the value itself.
+    """
+
+    value: Callable[..., Array]
+    gradient: Callable[..., Array]
+
+
+FormOf = tuple[ClosedForm, int]
+"""A form and the number of its constants."""
+
+
+def _parts(static: FormOf, arrays: Sequence[Array]) -> tuple[ScorePairs, Sequence[Array]]:
+    """Pairs and constants from the arrays of `in_closed_form`."""
+    split = len(arrays) - static[1]
+    return ScorePairs.of_arrays(*arrays[:split]), arrays[split:]
+
+
+def _value_of_form(static: FormOf, *arrays: Array) -> tuple[Array]:
+    pairs, constants = _parts(static, arrays)
+    return (static[0].value(pairs, *constants),)
+
+
+def _pull_form(
+    static: FormOf, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
+) -> tuple[Array]:
+    del outputs
+    pairs, constants = _parts(static, arrays)
+    return (cotangents[0][:, None] * static[0].gradient(pairs, *constants),)
 
 
 def with_gradient_of(surrogate: Array, value: Array) -> Array:

@@ -14,6 +14,7 @@ import torch
 from jax import export as jax_export
 
 import portable_nce as pnce
+from portable_nce import bounds
 from portable_nce._core.registry import load_backend
 from portable_nce._execution import families, tiling
 from portable_nce._execution.plans import PLANS
@@ -649,3 +650,50 @@ def test_a_gradient_is_linear_in_the_cotangent_at_zero_too(name: str) -> None:
             tangents = tuple(torch.tensor(v) for v in directions)
             twice: Any = torch.autograd.functional.jvp(loss, tuple(map(torch.asarray, arrays)), tangents)
             np.testing.assert_allclose(twice[1], wanted, rtol=1e-10, atol=1e-12)
+
+
+def _exported(function: Any, x: Any) -> Any:
+    """Function of an exported module."""
+    module: Any = torch.nn.Module()
+    module.forward = function
+    return torch.export.export(module, (x,)).module()
+
+
+def _backward(function: Any, x: Any) -> Any:
+    x = x.clone().requires_grad_()
+    function(x).sum().backward()
+    return x.grad
+
+
+def _compiled(function: Any) -> Any:
+    return torch.compile(function, backend="aot_eager")
+
+
+GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "backward": _backward,
+    "func": lambda f, x: torch.func.grad(f)(x),
+    "forward mode": lambda f, x: torch.func.jacfwd(f)(x),
+    "traced": lambda f, x: _backward(torch.jit.trace(f, x), x),
+    "exported": lambda f, x: _backward(_exported(f, x), x),
+    "compiled": lambda f, x: _backward(_compiled(f), x),
+    "compiled func": lambda f, x: _compiled(torch.func.grad(f))(x),
+    "compiled value_and_grad": lambda f, x: _compiled(pnce.value_and_grad(f))(x)[1],
+    "compiled forward mode": lambda f, x: _compiled(torch.func.jacfwd(f))(x),
+    "compiled vmap": lambda f, x: _backward(_compiled(torch.func.vmap(f)), x[None, ...])[0],
+    "second order": lambda f, x: torch.func.jacfwd(torch.func.jacfwd(f))(x),
+    "compiled second order": lambda f, x: _compiled(torch.func.hessian(f))(x),
+}
+"""Ways to the derivatives of a function of one tensor."""
+
+
+@pytest.mark.filterwarnings("ignore")  # of the tracer, about shapes, and of the compiler
+@pytest.mark.parametrize("way", GRADIENTS)
+def test_smile_has_the_derivatives_of_js(way: str) -> None:
+    """However a library differentiates it, also by the operations of its value."""
+    torch.compiler.reset()
+    x = torch.linspace(-2.0, 3.0, 12, dtype=torch.float64).reshape(3, 4).sin() * 2.0
+    wanted = GRADIENTS["second order" if "order" in way else "backward"](bounds.js, x)
+    torch.testing.assert_close(GRADIENTS[way](bounds.smile, x), wanted, rtol=1e-12, atol=1e-14)
+    wanted = _backward(bounds.dv, x)
+    if "order" not in way:
+        torch.testing.assert_close(GRADIENTS[way](bounds.dv, x), wanted, rtol=1e-12, atol=1e-14)
