@@ -1090,7 +1090,7 @@ class ScorePairs:
         return (self.scores, *self.masks(), *of_rows)
 
     def in_closed_form(self, form: ClosedForm, *constants: Array) -> Array:
-        """Bound of shape (1,) with a gradient in closed form."""
+        """Bound of shape (1,) of these pairs, with its gradient in closed form where the library allows one."""
         forms = adapter_of(self.scores).custom_vjp(_value_of_form, _pull_form)
         return forms((form, len(constants)), *self.arrays, *constants)[0]
 

@@ -2,7 +2,8 @@
 
 The kind of a call is everything on which choices depend, except the entries of arrays: libraries, shapes, dtypes,
 devices, options, similarity, pairing and objective. Entries (is the temperature positive, are scores small) are checked
-in each call. A plan is kept if a call consists of one sweep in one pass, and its arrays are all arguments of the call.
+in each call. A plan is kept if a call consists of one sweep in one pass, and its arrays are all arguments of the call,
+with zeros in rows that do not count.
 """
 
 from __future__ import annotations
