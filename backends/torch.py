@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .defaults import Arrays, Defaults, Function, Pulls, Step, of_floating
-from .torch_namespace import is_plain, recorded, transformed
+from .torch_namespace import is_plain, is_traced, recorded, transformed
 
 
 def _under_autocast(device: str) -> bool:
@@ -46,7 +46,7 @@ def _faster_products() -> Iterator[None]:
 
 def _is_observed(tensors: Arrays) -> bool:
     """Whether a compiler, a tracer, autograd or a transform must see standard operations on these tensors."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing():  # noqa: SLF001
+    if torch.compiler.is_compiling() or is_traced():
         return True
     return recorded(tensors) or transformed(tensors)
 
@@ -588,7 +588,7 @@ class TorchAdapter(Defaults):
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if torch.compiler.is_compiling():  # the compiler's code for a diagonal raises a deprecation warning
             return super().fill_diagonal(x, row, column, count, value)
-        if recorded((x,)) or transformed((x,)):  # a derivative may need the overwritten values
+        if _is_observed((x,)):  # a derivative may need the overwritten values
             x = x.clone()
         diagonal = (x if count == x.shape[0] else x[row : row + count]).diagonal(column)
         if isinstance(value, torch.Tensor):

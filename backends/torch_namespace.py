@@ -50,6 +50,11 @@ def recorded(arrays: Arrays) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
 
 
+def is_traced() -> bool:
+    """Whether `torch.jit.trace` records operations."""
+    return bool(torch._C._is_tracing())  # noqa: SLF001  (torch.jit does not export its own)
+
+
 _TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -60,9 +65,9 @@ def is_plain(tensors: Arrays) -> bool:
     which `torch.autograd` batches backward passes, or a functional tensor. No recording, transform (torch.func wraps
     results of plain tensors as well), mode, trace or CUDA graph (whose memory is not to be kept) is active.
     """
-    if torch._C._is_tracing():  # noqa: SLF001
+    if is_traced() or recorded(tensors):
         return False
-    if recorded(tensors) or functorch.get_dynamic_layer_stack_depth() or _len_torch_dispatch_stack():
+    if functorch.get_dynamic_layer_stack_depth() or _len_torch_dispatch_stack():
         return False
     if _len_torch_function_stack() and not _only_devices():
         return False

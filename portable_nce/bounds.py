@@ -1454,9 +1454,8 @@ def _smile(pairs: ScorePairs, limited: Array) -> Array:
     return with_gradient_of(pairs.row_mean(_js(pairs)), value)
 
 
-def _js_gradient(pairs: ScorePairs, *constants: Array) -> Array:
+def _js_gradient(pairs: ScorePairs) -> Array:
     """``sigmoid(-g) / K`` of a positive, ``-sigmoid(g) / (K n)`` of a negative; 0 if a term of `js` is infinite."""
-    del constants
     xp, scores, own = pairs.xp, pairs.scores, pairs.own
     n_rows, n_negatives = pairs.divisors()
     odds = xp.where(own, -scores, xp.where(pairs.off, scores, -math.inf))

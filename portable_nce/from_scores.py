@@ -1234,13 +1234,13 @@ class ScorePairs:
 
 
 class ClosedForm(NamedTuple):
-    """A bound and its gradient by the scores, functions of pairs and of constants.
+    """A bound of pairs and constants, and its gradient by the scores of the pairs.
 
     The derivative of the value is the gradient, also where a library differentiates the value itself.
     """
 
     value: Callable[..., Array]
-    gradient: Callable[..., Array]
+    gradient: Callable[[ScorePairs], Array]
 
 
 FormOf = tuple[ClosedForm, int]
@@ -1262,8 +1262,8 @@ def _pull_form(
     static: FormOf, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
 ) -> tuple[Array]:
     del outputs
-    pairs, constants = _parts(static, arrays)
-    return (cotangents[0][:, None] * static[0].gradient(pairs, *constants),)
+    pairs, _ = _parts(static, arrays)
+    return (cotangents[0][:, None] * static[0].gradient(pairs),)
 
 
 def with_gradient_of(surrogate: Array, value: Array) -> Array:

@@ -686,7 +686,7 @@ GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
 """Ways to the derivatives of a function of one tensor."""
 
 
-@pytest.mark.filterwarnings("ignore")  # of the tracer, about shapes, and of the compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("way", GRADIENTS)
 def test_smile_has_the_derivatives_of_js(way: str) -> None:
     """However a library differentiates it, also by the operations of its value."""

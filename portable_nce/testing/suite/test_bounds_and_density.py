@@ -271,8 +271,8 @@ def test_state_of_mine_is_a_moving_average(variant: Variant, shift: float) -> No
             average = now if average is None else (1 - RATE) * average + RATE * now
             wanted = mp.log(average)
             assert abs(mpf(variant.to_list(state)) - wanted) <= 16 * variant.eps() * max(1, abs(wanted))
-        same = variant.to_list(bounds.dv(scores))  # JAX compiles one of them
-        assert abs(variant.to_list(value) - same) <= 2 * variant.eps() * max(1, shift)
+        rounding = 2 * variant.eps() * max(1, shift) if variant.library == "jax" else 0.0  # JAX compiles one of them
+        assert abs(variant.to_list(value) - variant.to_list(bounds.dv(scores))) <= rounding
         assert_belongs(variant, state, scores, ())
 
 
