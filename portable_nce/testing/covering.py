@@ -86,15 +86,17 @@ def covering(sets: Sequence[Mapping[str, Hashable]], seed: str) -> Iterator[int]
     left = [(k, frozenset(values.items())) for k, values in enumerate(sets)]
     random.Random(seed).shuffle(left)
     found: set[tuple[str, Hashable]] = set()
-    for wanted in range(max(map(len, sets)), 0, -1):
-        later = []
+    wanted = max(map(len, sets))
+    while wanted:
+        most, later = 0, []
         for k, values in left:
             new = len(values - found)
             if new >= wanted:
                 found |= values
                 yield k
             elif new:
+                most = max(most, new)
                 later.append((k, values))
-        left = later
+        left, wanted = later, most
     if not found:  # a test without parameters
         yield 0

@@ -105,9 +105,16 @@ def test_one_environment_serves_the_default_run(noxfile: Any) -> None:
 
 def test_every_module_that_computes_is_mutated() -> None:
     files = set(importlib.import_module("mutation.mutants").FILES)
-    for folder in ("_core", "_execution", "_losses", "objectives"):
+    for folder in ("_call", "_core", "_execution", "_losses", "estimation", "objectives"):
         found = {path.name for path in (ROOT / "portable_nce" / folder).glob("*.py")} - {"__init__.py", "protocol.py"}
         assert found
         assert {f"portable_nce/{folder}/{name}" for name in found} <= files
     assert {"backends/tape.py", "backends/torch.py", "portable_nce/bounds.py"} <= files
     assert not any("testing" in file or "_cli" in file for file in files)
+
+
+def test_mutants_meet_the_tests_of_every_folder_that_mirrors_the_package() -> None:
+    stages = importlib.import_module("mutation.stages").STAGES
+    met = {argument.split("/")[1] for stage in stages.values() for argument in stage if argument.startswith("tests/")}
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
+    assert folders - {"full", "plugin", "project", "ranks", "vendored"} <= met  # of runs, pages and processes

@@ -22,26 +22,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOST: Final = ("numpy", "array-api-strict-strictest", "torch", "torch-halves")
+FOLDERS: Final = "losses", "objectives", "core", "backends", "execution"
+SHORT_LAWS: Final = "pairs_of_options", "array_types", "nan", "rounding", "left_out", "second_derivatives", "infinities"
+LONG_LAWS: Final = "hardening", "arguments", "wrong_calls", "two_dtypes", "repeated_calls"
 OWN: Final = (
-    *("tests/losses", "tests/objectives", "tests/core", "tests/backends"),
-    *(f"tests/execution/test_{name}.py" for name in ("tiling", "sets", "families", "matrix", "sweep")),
-    "tests/execution/test_products.py::test_products_and_outer_sums_do_not_depend_on_their_order_in_memory",
-    "tests/execution/test_products.py::test_pieces_are_the_rows_of_their_bounds",
+    *(f"tests/{folder}" for folder in FOLDERS),
     *("tests/test_pairings.py", "tests/test_similarities.py", "tests/test_diagnostics.py"),
-    *(f"tests/laws/test_{name}.py" for name in ("pairs_of_options", "array_types", "nan", "rounding")),
-    *(f"tests/laws/test_{name}.py" for name in ("left_out", "second_derivatives")),
+    *(f"tests/laws/test_{name}.py" for name in SHORT_LAWS),
     "tests/project/test_docstrings.py::test_the_parts_of_a_loss_have_the_defaults_that_they_document",
 )
+COMPILED: Final = "test_fusing", "test_torch_compiler", "compiled", "test_mlx", "test_meshes"
 SLOW: Final = "fullgraph", "inductor", "gradcheck", "of_a_step"
 SOME: Final = "labels", "siglip", "own", "traces", "autocast", "compose", "tangents", "parameters", "scan", "plain"
 STAGES: Final = {
-    "own": (*OWN, *(f"--deselect={slow}" for slow in ("tests/backends/test_mlx.py", "tests/backends/test_meshes.py"))),
+    "own": (*OWN, "-k", f"not {' and not '.join(COMPILED)}"),
     "suite": (
         *("-pportable_nce.testing.plugin", "--pyargs", "portable_nce.testing.suite"),
         *(f"--variant={variant}" for variant in HOST),
     ),
+    "estimation": ("tests/estimation",),
     "modules": ("tests/modules/test_torch.py", "tests/modules/test_jax.py", "-k", "not compile"),
-    "laws": tuple(f"tests/laws/test_{name}.py" for name in ("hardening", "arguments", "wrong_calls")),
+    "laws": (*(f"tests/laws/test_{name}.py" for name in LONG_LAWS), "-k", "not compile"),
     "transforms": ("tests/laws/test_transforms.py", "-k", f"not {' and not '.join(SLOW)} and ({' or '.join(SOME)})"),
 }
 """What pytest runs, one stage after the other; only what survives a stage goes on to the next."""
