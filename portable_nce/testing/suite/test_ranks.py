@@ -393,6 +393,7 @@ OF_ROWS = [
     *("info_nce", "joint_info_nce", "joint_info_nce three directions, weights, mask"),
     *("nt_xent keys, weights of rows, mask", "nt_xent three views, queue, each, mask", "dclw queue, mask"),
     *("relic keys", "relic keys, symmetric, stop_gradient first, weights, mask"),
+    *("relic keys, a queue that is not full, b_to_a, sum", "proto_nce two clusterings, keys, queue, weights"),
 ]
 
 
