@@ -179,6 +179,11 @@ def test_padding_of_negatives_has_no_effect(convert: Any, padding: float, *, own
     assert_same(slopes_of(ours, *(convert(x) for x in (QUERY, DOCUMENT[:N], padded))), (loss.item(), slopes))
 
 
+@pytest.mark.parametrize("name", ["query_mask", "document_mask", "negative_mask"])
+def test_a_rank_without_rows_has_masks_without_rows(name: str) -> None:
+    assert max_sim(**{name: np.ones((0, U), dtype=bool)}).wide
+
+
 @blocks
 def test_an_objective_that_couples_rows_sees_them_all(block_size: Any) -> None:
     """Documents have more tokens than queries, and blocks of rows are chosen by the longer of both."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from portable_nce.estimation import mutual_information
-from portable_nce.estimation.dependence import correlation_time, equal_rows, has_near_copies, is_serial
+from portable_nce.estimation.dependence import correlation_time, equal_rows, has_near_copies, is_serial, row_keys
 from portable_nce.estimation.folds import Clusters, blocks, by_label
 
 
@@ -227,3 +227,8 @@ def test_groups_that_allow_no_error_are_flagged() -> None:
     few = estimate(x, y, groups=np.arange(100) % 6, steps=10)
     assert "too few pairs" in few.flags
     assert math.isnan(few.lower)
+
+
+def test_negative_zeros_are_zeros() -> None:
+    first, second, third = row_keys(np.asarray([[0.0, 1.0], [-0.0, 1.0], [0.0, -1.0]]))
+    assert first == second != third

@@ -16,6 +16,7 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce.estimation import critics, display, features, mutual_information
+from portable_nce.estimation.host import on_host
 from portable_nce.estimation.statistics import (
     Fold,
     averaged,
@@ -256,6 +257,10 @@ def test_options_of_other_libraries_are_named() -> None:
         ("seed", "did you mean 'rng'"),
         ("random_state", "did you mean 'rng'"),
         ("n_splits", "did you mean 'folds'"),
+        ("cv", "did you mean 'folds'"),
+        ("subjects", "did you mean 'groups'"),
+        ("times", "did you mean 'order'"),
+        ("z", "did you mean 'given'"),
         ("units", "results are in nats"),
         ("group", "did you mean 'groups'"),
     ):
@@ -265,6 +270,14 @@ def test_options_of_other_libraries_are_named() -> None:
             call(X, X, **{name: 3})
     with pytest.raises(TypeError, match="mutual_information: expected x, y, got too few"):
         call(X)
+
+
+def test_a_column_of_a_table_gives_its_numbers() -> None:
+    class Column:
+        def to_numpy(self) -> Any:
+            return X[:4]
+
+    np.testing.assert_array_equal(on_host("x", Column()), on_host("x", X[:4]))
 
 
 FEW = np.arange(40.0)

@@ -169,6 +169,8 @@ def test_sizes_are_those_asked_for() -> None:
     assert (sweep.rows, sweep.columns, sweep.width, sweep.block) == (N, N, D, 100)
     (sweep,) = pnce.explain(pnce.info_nce, QUERY, KEY, block_size=None).sweeps
     assert (sweep.block, sweep.tile, sweep.memory) == (N, N, 4 * N * N)
+    (sweep,) = pnce.explain(pnce.diagnostics.top_k, QUERY, KEY, 3, block_size=100).sweeps
+    assert (sweep.block, sweep.tile, sweep.memory) == (100, N, 4 * 100 * N)
 
 
 REASONS: dict[str, tuple[Any, str]] = {

@@ -220,6 +220,9 @@ def test_concentrations_of_clusters_of_equal_members() -> None:
             np.testing.assert_array_equal(values[:equal], values.min())
             assert np.isfinite(pnce.proto_nce(members, prototypes, assignments, values))
     assert found(3)[1][3:].min() == found(3)[1].min()
+    # Those of other clusters keep their ratios; clusters of equal members have the smallest of them.
+    none, some = (found(equal, percentiles=(0.0, 100.0))[1] for equal in (0, 3))
+    np.testing.assert_allclose(some / some[3:].min(), [1.0, 1.0, 1.0, *none[3:] / none[3:].min()])
     np.testing.assert_allclose([found(19)[1], found(20)[1]], 0.1)
     np.testing.assert_allclose(pnce.concentrations(points[:20], prototypes, np.arange(20)), 0.1)
     few = np.where(assignments == 0, 1, assignments)  # cluster 0 is empty; cluster 2 has one member

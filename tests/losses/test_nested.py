@@ -185,3 +185,8 @@ def test_matryoshka_refuses_widths_and_losses_that_do_not_fit(variant: Variant) 
 def test_options_that_are_refused(kind: type[Exception], name: str, arguments: Any, options: Any) -> None:
     with pytest.raises(kind, match=rf"\A{name}: expected"):
         pnce.matryoshka(*arguments, **options)
+
+
+def test_a_nested_loss_says_what_it_is() -> None:
+    made = pnce.matryoshka(pnce.info_nce, (2, 4), weights=(1.0, 0.5))
+    assert repr(made) == "<matryoshka of info_nce, widths (2, 4), weights (1.0, 0.5)>"
