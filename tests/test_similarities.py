@@ -181,7 +181,8 @@ def test_padding_of_negatives_has_no_effect(convert: Any, padding: float, *, own
 
 @pytest.mark.parametrize("name", ["query_mask", "document_mask", "negative_mask"])
 def test_a_rank_without_rows_has_masks_without_rows(name: str) -> None:
-    assert max_sim(**{name: np.ones((0, U), dtype=bool)}).wide
+    masks: Any = {name: np.ones((0, U), dtype=bool)}
+    assert max_sim(**masks).wide
 
 
 @blocks

@@ -35,7 +35,7 @@ FILES: Final = tuple(
 those of CuPy and MLX."""
 
 MESSAGE: Final = m.Assign(targets=[m.AssignTarget(m.Name("message"))])
-TYPING: Final = m.Call(m.Name("cast") | m.Name("TypeVar") | m.Name("NewType"))
+TYPING: Final = m.Call(m.Name("cast") | m.Name("TypeVar") | m.Name("ParamSpec") | m.Name("NewType"))
 SKIPPED: Final = (
     m.Annotation()
     | m.AnnAssign(annotation=m.Annotation(m.Name("TypeAlias")))
@@ -48,6 +48,7 @@ SKIPPED: Final = (
     | MESSAGE
     | TYPING
     | m.Assign(targets=[m.AssignTarget(m.Name("__all__"))])
+    | m.Assign(value=TYPING)
     | m.If(test=m.Name("TYPE_CHECKING"))
 )
 A_TYPE: Final = m.Name() | m.Attribute() | m.Subscript() | m.BinaryOperation(operator=m.BitOr())
