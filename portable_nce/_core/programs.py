@@ -305,7 +305,6 @@ def _traced_kind(x: Array) -> type[TracedArray]:
     """Type of traced arrays for arrays of the type of `x`."""
     kind = _kinds.get(type(x)) or _kinds.setdefault(type(x), type("TracedArray", (TracedArray,), {"__slots__": ()}))
     if kind not in adapters:  # `register_backend` forgets all
-        namespaces[kind] = _TracedNamespace(namespace_of(x))
         traced: Any = _TracedAdapter(adapter_of(x))  # of an adapter's members, those that programs replay
-        adapters[kind] = traced
+        namespaces[kind], adapters[kind] = _TracedNamespace(namespace_of(x)), traced
     return kind
