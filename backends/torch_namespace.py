@@ -52,7 +52,7 @@ def recorded(arrays: Arrays) -> bool:
 
 def is_traced() -> bool:
     """Whether `torch.jit.trace` records operations."""
-    return bool(torch._C._is_tracing())  # noqa: SLF001  (torch.jit does not export its own)
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 _TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
