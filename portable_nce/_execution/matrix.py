@@ -300,7 +300,7 @@ class ScoreMatrix(NamedTuple):
             "the scores are given": len(self.columns) == 0,
             "a mask is given": self.mask is not None,
             "the pairing gives positives by a rule for each pair": not pairing.positives.known,
-            "the similarity is no inner product": not self.similarity.inner_product,
+            "the similarity is no function of inner products": not self.similarity.by_products,
             "there are fewer columns than rows": self.lacks_columns,
         }
         if isinstance(family, PairsSpec):
@@ -363,11 +363,12 @@ class ScoreMatrix(NamedTuple):
             return None
         rows, columns = self.rows[0], self.columns[0]
         space = namespace_of(rows)
-        sorted_rows = sorted_columns = space.take(rows, order, axis=0)
+        sorted_rows = tuple([space.take(x, order, axis=0) for x in self.rows])
+        sorted_columns = sorted_rows[0]
         if columns is not rows or column_order is not order:
             sorted_columns = space.take(columns, column_order, axis=0)
         inputs = Inputs(
-            rows=(sorted_rows,),
+            rows=sorted_rows,
             columns=(sorted_columns,),
             by_row=by_row,
             row_labels=(sorted_labels,),
@@ -414,7 +415,7 @@ class ScoreMatrix(NamedTuple):
             fits = fits and n_rows == n_own_columns and is_positive(n_columns - 1)
         else:
             fits = self.pairing.positives.views > 1 and not self.pairing.has_flags
-            fits = fits and self.mask is None and self.similarity.inner_product
+            fits = fits and self.mask is None and self.similarity.by_products
             fits = fits and self.self_contrast and self.similarity.symmetric
             fits = fits and adapter_of(self.rows[0]).mode == "eager"
             fits = fits and is_large(n_columns, n_columns)  # after the mode: symbolic lengths have no truth value
@@ -477,7 +478,7 @@ class ScoreMatrix(NamedTuple):
 
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
     """Whether rows and columns of a symmetric loss can share tiles."""
-    return pairing.is_diagonal and similarity.inner_product and mask is None
+    return pairing.is_diagonal and similarity.by_products and mask is None
 
 
 def _without_empty_tiles(
