@@ -17,7 +17,6 @@ from jax.interpreters import ad, batching, mlir
 
 from .defaults import Arrays, Defaults, Function, Pulls, Step
 
-
 try:
     from jax import enable_x64 as _enable_x64
 except ImportError:  # before JAX 0.8
@@ -202,7 +201,7 @@ def _widened(function: Function) -> Function:
 
     def wide(*arrays: Any) -> Any:
         dtype = arrays[0].dtype
-        with _enable_x64(True), _full_precision():
+        with _enable_x64(True), _full_precision():  # noqa: FBT003  (a switch)
             result = function(*[jax.lax.convert_element_type(x, jnp.float64) for x in arrays])
             return jax.tree.map(lambda x: jax.lax.convert_element_type(x, dtype), result)
 

@@ -705,8 +705,8 @@ def elementwise(similarity: AnySimilarity, value: Callable[[Any], Any], slope: C
     plain = isinstance(inner.scores, PairFunction) and inner.scores.function is None
     if not (inner.inner_product or plain):
         raise ValueError(
-            f"similarity: expected 'dot', 'cosine', 'neg_sq_euclidean' or another of inner products, got {similarity!r}; "
-            f"compose the functions: elementwise('neg_sq_euclidean', ...) also has those of distances"
+            f"similarity: expected 'dot', 'cosine', 'neg_sq_euclidean' or one of inner products, got {similarity!r}; "
+            f"compose the functions: those of distances are elementwise functions of 'neg_sq_euclidean', too"
         )
     prepare = Apart(inner.prepare) if inner.inner_product else inner.prepare
     made = _of_pairs(prepare, Elementwise(value, slope), distance=not inner.inner_product)
@@ -1124,6 +1124,14 @@ class Elementwise(Record):
 class _Cauchy(Elementwise):
     """``-log(1 + |d|²)``, also of distances whose squares overflow."""
 
+    def of_scaled(self, squares: Array, unit: Array) -> Array:
+        """Values from minus squared distances of rows times a unit, so small that these do not overflow."""
+        xp = namespace_of(squares, unit)
+        whole = -squares / unit / unit
+        far = whole > 2.0**60
+        logs = xp.log(xp.where(far, -squares, xp.ones_like(squares))) - xp.log(unit) * 2.0
+        return -xp.where(far, logs, xp.log1p(xp.where(far, xp.zeros_like(whole), whole)))
+
     def of_differences(self, differences: Array) -> tuple[Array, Array, Array]:
         """Values and factors.
 
@@ -1215,10 +1223,11 @@ class PairFunction(Record):
         if not self.distance:
             products, near = products_of_rows(x, y), Near()
         else:
-            products, near = negative_squares(x, y)
+            products, near = negative_squares(x, y, scaled=isinstance(self.function, _Cauchy))
             if near.apart:
                 return self._function.of_differences(_differences(x, y))[0] * scale, Kept(products, near)
-        return self._value(products) * scale, Kept(products, near)
+        kept = Kept(products, near)
+        return self._of_kept(kept) * scale, kept
 
     def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
         """Pullback of the scores."""
@@ -1226,7 +1235,7 @@ class PairFunction(Record):
         copy = cotangent + 0.0  # `pulled` may overwrite it
         return self.pulled(kept, copy, None, rows, columns, need_grad=(True, True), need_scale=True)
 
-    def pulled(  # noqa: PLR0917  (all that is known of a tile)
+    def pulled(
         self,
         kept: Kept,
         cotangent: Array,
@@ -1252,14 +1261,14 @@ class PairFunction(Record):
             return (to_x, to_scale), (to_y.T if turned else to_y,)
         to_scale = xp.zeros_like(scale)
         if need_scale:
-            to_scale = _row_sums(xp, self._value(products), cotangent)
+            to_scale = _row_sums(xp, self._of_kept(kept), cotangent)
             to_scale = to_scale if factor is None else to_scale * factor
         if self.function is not None:
-            slopes = self.function.slope(products)
+            slopes = self.function.slope(products if near.unit is None else products / near.unit / near.unit)
             cotangent = adapter_of(cotangent).times_in_place(cotangent, slopes)
         weights = scale if factor is None else scale * factor
         if self.distance:
-            to_x, to_y = pull_squares(near, cotangent, weights, x, y, need_grad, turned)
+            to_x, to_y = pull_squares(near, cotangent, x, y, factor=weights, need_grad=need_grad, turned=turned)
         else:
             to_x, to_y = (cotangent @ y) * weights if need_grad[0] else None, None
             if need_grad[1]:
@@ -1295,6 +1304,11 @@ class PairFunction(Record):
         weights = cotangent * scale[:, 0]
         weights = (weights if self.function is None else weights * self.function.slope(products))[:, None]
         return (weights * others, _products(xp, self._value(products), cotangent)[:, None]), weights * x
+
+    def _of_kept(self, kept: Kept) -> Array:
+        if kept.near.unit is not None and isinstance(self.function, _Cauchy):
+            return self.function.of_scaled(kept.products, kept.near.unit)
+        return self._value(kept.products)
 
     def _value(self, products: Array) -> Array:
         return products if self.function is None else self.function.value(products)

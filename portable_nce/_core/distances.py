@@ -28,8 +28,8 @@ from .registry import adapter_of
 NEAR = 2.0**-5
 """A pair is near if its squared distance is below this part of both squared lengths, which costs up to 5 bits."""
 
-_NOISE = 2.0**-46
-"""A part of the squared lengths that is all rounding error, in products of float64."""
+_NOISE, _NOISE_OF_SINGLE = 2.0**-46, 2.0**-20
+"""Part of both squared lengths that is all rounding error, in products of float64 and of float32."""
 
 _MOST_PAIRS = 1.0 / 16.0
 """Part of the pairs of a tile up to which near pairs are computed one by one, if products in float64 would do."""
@@ -42,28 +42,30 @@ class Near(NamedTuple):
     """Near pairs of a tile: their rows and columns, if they were computed from differences.
 
     `exact`: whether products of the pullback need the digits of float64. `apart`: whether products would overflow, so
-    that the caller has to compute all pairs from differences.
+    that the caller has to compute all pairs from differences. `unit` (1, 1): the squares are those of rows times this.
     """
 
     rows: Array | None = None
     columns: Array | None = None
     exact: bool = False
     apart: bool = False
+    unit: Array | None = None
 
 
-def negative_squares(x: Array, y: Array) -> tuple[Array, Near]:
+def negative_squares(x: Array, y: Array, *, scaled: bool = False) -> tuple[Array, Near]:
     """Squared distances (N, K) of the rows of x (N, D) and y (K, D), times -1; 0 for equal rows.
 
-    Entries are not to be used if the result is `apart`.
+    `scaled`: where entries cannot be read, squares that do not overflow, of rows times a `unit`. Squares are not to be
+    used if they are `apart`.
     """
     adapter, xp = adapter_of(x), namespace_of(x, y)
     if is_empty(x) or is_empty(y) or not (is_readable(x) and adapter.is_plain((x, y))):
-        return _products(x, y, zeroed=True), Near(exact=True)
+        return _blindly(xp, x, y, scaled=scaled)
     shift = _centre(xp, y)
     of_x, of_y = (adapter.row_dots(z, z) for z in (x - shift, y - shift))
     (most_of_x,), (most_of_y,) = readable_entries(of_x, largest), readable_entries(of_y, largest)
     if most_of_x is None or most_of_y is None:  # batched by a transform
-        return _products(x, y, zeroed=True), Near(exact=True)
+        return _blindly(xp, x, y, scaled=scaled)
     if not max(most_of_x, most_of_y) < LARGEST_SQUARE:
         return x, Near(apart=True)
     squares = _products(x, y, zeroed=False)
@@ -79,8 +81,26 @@ def negative_squares(x: Array, y: Array) -> tuple[Array, Near]:
     return _with_exact(xp, squares, x, y, rows, columns), Near(rows, columns)
 
 
-def pull_squares(  # noqa: PLR0917  (all that is known of a tile)
-    near: Near, cotangent: Array, factor: Array | None, x: Array, y: Array, need_grad: tuple[bool, bool], turned: bool
+def _blindly(xp: Namespace, x: Array, y: Array, *, scaled: bool) -> tuple[Array, Near]:
+    """Squares of rows whose entries cannot be read."""
+    if not scaled and adapter_of(x).is_widened(x):  # squares of float32 do not overflow in float64
+        return _products(x, y, zeroed=True), Near(exact=True)
+    unit = _unit(xp, x, y)
+    squares = _products(x, y, zeroed=True, unit=unit)
+    if scaled:
+        return squares, Near(exact=True, unit=unit)
+    return squares / unit / unit, Near(exact=True)
+
+
+def pull_squares(
+    near: Near,
+    cotangent: Array,
+    x: Array,
+    y: Array,
+    *,
+    factor: Array | None,
+    need_grad: tuple[bool, bool],
+    turned: bool = False,
 ) -> tuple[Array | None, Array | None]:
     """Cotangents of x and y; None where `need_grad` is False. The cotangent of the tile may be overwritten.
 
@@ -112,43 +132,48 @@ def pull_squares(  # noqa: PLR0917  (all that is known of a tile)
     return to_x, to_y.T if turned and to_y is not None else to_y
 
 
-def _products(x: Array, y: Array, *, zeroed: bool) -> Array:
-    """Negative squared distances by products, in float64 where that is fast; `zeroed`: 0 in place of rounding errors."""
-    adapter = adapter_of(x)
-    function = partial(_expanded, zeroed=zeroed, scaled=zeroed and not adapter.is_widened(x))
-    result: Array = adapter.in_wide(function, x, y, maps=_MAPS)
+def _products(x: Array, y: Array, *, zeroed: bool, unit: Array | None = None) -> Array:
+    """Negative squared distances by products, in float64 where that is fast, of rows times the unit (1, 1).
+
+    `zeroed`: with 0 in place of rounding errors.
+    """
+    function, units = partial(_expanded, zeroed=zeroed), () if unit is None else (unit,)
+    result: Array = adapter_of(x).in_wide(function, x, y, *units, maps=_MAPS)
     return result
 
 
-def _along_x(tangent: Array, x: Array, y: Array) -> Array:
+def _along_x(tangent: Array, x: Array, y: Array, unit: Array | None = None) -> Array:
     """Derivative along a tangent t of x: ``2 t·(y - x)``."""
     shift = _centre(namespace_of(y), y)
-    return (products_of_rows(tangent, y - shift) - adapter_of(x).row_dots(tangent, x - shift)[:, None]) * 2.0
+    along = products_of_rows(tangent, y - shift) - adapter_of(x).row_dots(tangent, x - shift)[:, None]
+    return along * 2.0 if unit is None else along * 2.0 * unit * unit
 
 
-def _along_y(tangent: Array, x: Array, y: Array) -> Array:
+def _along_y(tangent: Array, x: Array, y: Array, unit: Array | None = None) -> Array:
     """Derivative along a tangent t of y: ``2 t·(x - y)``."""
     shift = _centre(namespace_of(y), y)
-    return (products_of_rows(x - shift, tangent) - adapter_of(y).row_dots(tangent, y - shift)[None, :]) * 2.0
+    along = products_of_rows(x - shift, tangent) - adapter_of(y).row_dots(tangent, y - shift)[None, :]
+    return along * 2.0 if unit is None else along * 2.0 * unit * unit
 
 
-def _back_to_x(cotangent: Array, x: Array, y: Array) -> Array:
-    return _pulled(cotangent, x, y, need_grad=(True, False))[0]
+def _back_to_x(cotangent: Array, x: Array, y: Array, unit: Array | None = None) -> Array:
+    (result,) = _pulled(cotangent, x, y, need_grad=(True, False))
+    return result if unit is None else result * unit * unit
 
 
-def _back_to_y(cotangent: Array, x: Array, y: Array) -> Array:
-    return _pulled(cotangent, x, y, need_grad=(False, True))[0]
+def _back_to_y(cotangent: Array, x: Array, y: Array, unit: Array | None = None) -> Array:
+    (result,) = _pulled(cotangent, x, y, need_grad=(False, True))
+    return result if unit is None else result * unit * unit
 
 
 _MAPS = {0: (_along_x, _back_to_x), 1: (_along_y, _back_to_y)}
 
 
-def _expanded(x: Array, y: Array, *, zeroed: bool, scaled: bool) -> Array:
+def _expanded(x: Array, y: Array, unit: Array | None = None, *, zeroed: bool) -> Array:
     xp, adapter = namespace_of(x, y), adapter_of(x)
     shift = _centre(xp, y)
-    x, y, unit = x - shift, y - shift, None
-    if scaled:  # squares of the largest entry must be finite, and so must their sums
-        unit = _unit(xp, x, y)
+    x, y = x - shift, y - shift
+    if unit is not None:
         x, y = x * unit, y * unit
     of_x, of_y = (adapter.row_dots(z, z)[:, None] for z in (x, y))
     one_x, one_y = (stop_gradient(xp.ones_like(z)) for z in (of_x, of_y))
@@ -156,18 +181,17 @@ def _expanded(x: Array, y: Array, *, zeroed: bool, scaled: bool) -> Array:
     squares = products_of_rows(rows, columns)
     if not zeroed:
         return squares
-    noise = stop_gradient((of_x + of_y.T) * -(_NOISE if xp.finfo(x.dtype).bits > 32 else 2.0**-20))  # noqa: PLR2004
-    squares = xp.where(squares > noise, xp.zeros_like(squares), squares)
-    return squares if unit is None else squares / unit / unit
+    noise = _NOISE if xp.finfo(x.dtype).bits > 32 else _NOISE_OF_SINGLE  # noqa: PLR2004
+    return xp.where(squares > stop_gradient(of_x + of_y.T) * -noise, xp.zeros_like(squares), squares)
 
 
 def _unit(xp: Namespace, x: Array, y: Array) -> Array:
-    """Factor (1, 1) of rows whose squares would overflow; 1 for others. Entries that are not finite are ignored."""
+    """Factor (1, 1) with which no square overflows; 1 unless entries are huge. Infinite ones and NaN are ignored."""
     limit = float(xp.finfo(x.dtype).max) ** 0.5 / (8.0 * x.shape[1] + 8.0)
-    finite = [xp.where(xp.isfinite(z), stop_gradient(xp.abs(z)), xp.zeros_like(z)) for z in (x, y)]
-    both = [xp.sum(xp.reshape(xp.max(z, axis=1), (-1,))) if is_empty(z) else xp.max(z) for z in finite]
-    most = xp.reshape(xp.maximum(*both), (1, 1))
-    return xp.where(most > limit, limit / most, xp.ones_like(most))
+    finite = [xp.where(xp.isfinite(z), xp.abs(z), xp.zeros_like(z)) for z in map(stop_gradient, (x, y))]
+    most = [xp.sum(z) if is_empty(z) else xp.max(z) for z in finite]
+    largest_entry = xp.reshape(xp.maximum(*most), (1, 1))
+    return xp.where(largest_entry > limit, limit / largest_entry, xp.ones_like(largest_entry))
 
 
 def _pulled(
@@ -199,9 +223,17 @@ def _pulled(
 
 
 def _centre(xp: Namespace, y: Array) -> Array:
-    """Mean of the rows, a constant; 0 in features that are not finite, and without rows."""
-    total = xp.sum(stop_gradient(y), axis=0, keepdims=True) / max(y.shape[0], 1)
-    return xp.where(xp.isfinite(total), total, xp.zeros_like(total))
+    """Mean of the rows over their lengths, divided by that of the inverse lengths: a constant, far from no row.
+
+    A row far from the others would move a plain mean to where the others lose digits. 0 in features that are not
+    finite, and without rows.
+    """
+    y = stop_gradient(y)
+    squares = adapter_of(y).row_dots(y, y)
+    weights = 1.0 / xp.sqrt(squares + xp.finfo(y.dtype).smallest_normal)
+    total = xp.sum(weights, axis=0, keepdims=True)
+    mean = weights[None, :] @ y / (total + xp.finfo(y.dtype).smallest_normal)[None, :]
+    return xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
 
 
 def _outer_sum(of_x: Array, of_y: Array) -> Array:

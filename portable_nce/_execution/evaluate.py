@@ -22,8 +22,8 @@ from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
-from .forms import form_of
 from .families import FamilySpec, PairsSpec, SoftmaxSpec
+from .forms import form_of
 from .inputs import Arrays, Inputs
 from .matrix import Prepared, ScoreMatrix, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences

@@ -33,7 +33,7 @@ class Form(Protocol):
     def tile(self, rows: Operand, columns: Operand) -> tuple[Array, Any]:
         """Scores of a tile, in a new array, and what `pullback` needs of them."""
 
-    def pullback(  # noqa: PLR0917  (all that is known of a tile)
+    def pullback(
         self,
         kept: Any,
         cotangent: Array,
@@ -66,7 +66,7 @@ class InnerProducts(Record):
     def tile(self, rows: Operand, columns: Operand) -> tuple[Array, None]:
         return p.product(rows, columns), None
 
-    def pullback(  # noqa: PLR0917
+    def pullback(
         self,
         kept: None,
         cotangent: Array,
@@ -107,7 +107,7 @@ class PairFunctions(Record):
         scores, kept = self.scores.scored((rows.x, rows.scale), (columns.x,))
         return scores if columns.added is None else scores + columns.added[None, :], kept
 
-    def pullback(  # noqa: PLR0917
+    def pullback(
         self,
         kept: Any,
         cotangent: Array,

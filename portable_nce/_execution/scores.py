@@ -73,7 +73,7 @@ class Source:
 class Products(Source):
     """Tiles of products of a form; `scored`: the tiles with the numbers added to their scores."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         form: Form,
         tiles: Sequence[p.Operand],

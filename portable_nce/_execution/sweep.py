@@ -25,8 +25,8 @@ from . import products as p
 from . import sets as s
 from .channels import Channel
 from .families import FamilySpec, PairsSpec, SoftmaxSpec, are_small, divisor_of, family_of, split_sharpness
-from .fusing import fused
 from .forms import form_of
+from .fusing import fused
 from .inputs import Arrays, Inputs
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
 from .scores import Channels, GivenScores, Products, Source
