@@ -25,8 +25,11 @@ from .numerics import LARGEST_SQUARE, products_of_rows
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
-NEAR = 2.0**-5
-"""A pair is near if its squared distance is below this part of both squared lengths, which costs up to 5 bits."""
+_NEAR, _NEAR_OF_DOUBLE = 2.0**-2, 2.0**-4
+"""A pair is near if its squared distance is below this part of both squared lengths: for float32, and for float64.
+
+Products in float32 serve the pullback alone, whose sums have rounding errors of many times the last digit.
+"""
 
 _NOISE, _NOISE_OF_SINGLE = 2.0**-46, 2.0**-20
 """Part of both squared lengths that is all rounding error, in products of float64 and of float32."""
@@ -69,11 +72,12 @@ def negative_squares(x: Array, y: Array, *, scaled: bool = False) -> tuple[Array
     if not max(most_of_x, most_of_y) < LARGEST_SQUARE:
         return x, Near(apart=True)
     squares = _products(x, y, zeroed=False)
-    closest = xp.max(squares, axis=1) + NEAR * (of_x + most_of_y)
+    part = _NEAR if adapter.is_widened(x) else _NEAR_OF_DOUBLE
+    closest = xp.max(squares, axis=1) + part * (of_x + most_of_y)
     nearest = readable_entry(closest, largest)
     if nearest is not None and nearest < 0:
         return squares, Near()
-    near = squares > _outer_sum(of_x, of_y) * -NEAR
+    near = squares > _outer_sum(of_x, of_y) * -part
     rows, columns = adapter.places(near)
     if adapter.is_widened(x) and rows.shape[0] > _MOST_PAIRS * x.shape[0] * y.shape[0]:
         limits = _outer_sum(of_x, of_y) * -_NOISE
