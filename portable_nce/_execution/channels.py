@@ -51,6 +51,16 @@ class Channel(NamedTuple):
         """Whether the scores have a form, and are computed in a new array."""
         return self.inner_product or isinstance(self.scores, PairFunction)
 
+    @property
+    def beyond(self) -> tuple[int, int]:
+        """Numbers of columns of operands beyond the features, in products for the scores and for each cotangent."""
+        return (2, 1) if isinstance(self.scores, PairFunction) and self.scores.distance else (0, 0)
+
+    @property
+    def numbers_held(self) -> int:
+        """Numbers held for each score: functions of products also hold these, and distances some in float64."""
+        return 3 if isinstance(self.scores, PairFunction) else 1
+
     def scored(self, rows: Arrays, columns: Arrays) -> tuple[Array, Residual]:
         """Scores of a tile, and what `pull` needs of them."""
         if self.in_halves:

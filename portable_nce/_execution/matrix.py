@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.namespace import device_of, is_number, namespace_of
+from .._core.namespace import device_of, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
 from .._core.numerics import continued, entries_at, in_range, normalize, upcast
 from .._core.protocol import Array
@@ -26,7 +26,7 @@ from .._core.ranks import Shards
 from .._core.registry import adapter_of, on_accelerator
 from ..objectives.base import Objective
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
-from ..similarities import Operands, Similarity
+from ..similarities import Operands, PairFunction, Similarity
 from .channels import Channel, channel_of
 from .families import FamilySpec, PairsSpec, SoftmaxSpec
 from .fusing import is_fusible
@@ -215,7 +215,12 @@ class ScoreMatrix(NamedTuple):
     def scores(self) -> Array:
         """The score matrix."""
         matrix = self.with_operands()
-        scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
+        function = matrix.similarity.scores
+        if isinstance(function, PairFunction):
+            bound = adapter_of(matrix.rows[0]).custom_vjp(_pair_scores, _pull_pair_scores)
+            (scores,) = bound(function, *matrix.rows, *matrix.columns)
+        else:
+            scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
         return upcast(namespace_of(scores), scores)
 
     # Choice of the sweep.
@@ -474,6 +479,18 @@ class ScoreMatrix(NamedTuple):
         members = RuleSets(rule, inputs).of(0, 0, inputs)
         members.refuse_weights()
         return members.positives, members.negatives
+
+
+def _pair_scores(function: PairFunction, *operands: Array) -> Arrays:
+    """All scores of a function of products, whose near pairs a library cannot differentiate."""
+    return (function(operands[:2], operands[2:]),)
+
+
+def _pull_pair_scores(function: PairFunction, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    del outputs
+    arrays, cotangents = lift_to_tape(arrays, cotangents)
+    to_rows, to_columns = function.pull(arrays[:2], arrays[2:], cotangents[0])
+    return (*to_rows, *to_columns)
 
 
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
