@@ -11,6 +11,8 @@ What is done about it:
 2. *Near* pairs, if there are any, are found where entries can be read, and computed again from differences.
 3. Too many of them, or entries that cannot be read: products of the pullback are in float64, too.
 4. Without near pairs, those of the pullback stay in float32.
+
+Small tiles take the differences of all pairs.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .autodiff import stop_gradient
-from .checks import is_empty, is_readable, largest, readable_entries, readable_entry
+from .checks import is_empty, is_readable, largest, readable_entry
 from .namespace import namespace_of
 from .numerics import LARGEST_SQUARE, products_of_rows
 from .protocol import Array, Namespace
@@ -41,11 +43,24 @@ _CHUNK = 2**20
 """Differences of features that are held at once."""
 
 
+class Small:
+    """Number of differences of features up to which those of all pairs take less time than products."""
+
+    most = 2**16
+
+
+def is_small(n_rows: int, n_columns: int, width: int) -> bool:
+    """Whether all pairs are computed from differences; False for numbers that a compiler knows as symbols."""
+    known = isinstance(n_rows, int) and isinstance(n_columns, int)
+    return known and 0 < n_rows * n_columns * width <= Small.most
+
+
 class Near(NamedTuple):
     """Near pairs of a tile: their rows and columns, if they were computed from differences.
 
-    `exact`: whether products of the pullback need the digits of float64. `apart`: whether products would overflow, so
-    that the caller has to compute all pairs from differences. `unit` (1, 1): the squares are those of rows times this.
+    `exact`: whether products of the pullback need the digits of float64. `apart`: whether the tile is small or products
+    would overflow, so that the caller computes all pairs from differences. `unit` (1, 1): of rows times it are the
+    squares.
     """
 
     rows: Array | None = None
@@ -61,27 +76,33 @@ def negative_squares(x: Array, y: Array, *, scaled: bool = False) -> tuple[Array
     `scaled`: where entries cannot be read, squares that do not overflow, of rows times a `unit`. Squares are not to be
     used if they are `apart`.
     """
+    if is_small(x.shape[0], y.shape[0], x.shape[1]):
+        return x, Near(apart=True)
     adapter, xp = adapter_of(x), namespace_of(x, y)
     if is_empty(x) or is_empty(y) or not (is_readable(x) and adapter.is_plain((x, y))):
         return _blindly(xp, x, y, scaled=scaled)
     shift = _centre(xp, y)
     of_x, of_y = (adapter.row_dots(z, z) for z in (x - shift, y - shift))
-    (most_of_x,), (most_of_y,) = readable_entries(of_x, largest), readable_entries(of_y, largest)
+    most_of_x, most_of_y = readable_entry(of_x, largest), readable_entry(of_y, largest)
     if most_of_x is None or most_of_y is None:  # batched by a transform
         return _blindly(xp, x, y, scaled=scaled)
     if not max(most_of_x, most_of_y) < LARGEST_SQUARE:
         return x, Near(apart=True)
+    return _with_near(xp, x, y, of_x, of_y)
+
+
+def _with_near(xp: Namespace, x: Array, y: Array, of_x: Array, of_y: Array) -> tuple[Array, Near]:
+    """Squares of plain rows, with these squared lengths from the centre."""
+    adapter = adapter_of(x)
     squares = _products(x, y, zeroed=False)
     part = _NEAR if adapter.is_widened(x) else _NEAR_OF_DOUBLE
-    closest = xp.max(squares, axis=1) + part * (of_x + most_of_y)
-    nearest = readable_entry(closest, largest)
+    nearest = readable_entry(xp.max(squares, axis=1) + part * (of_x + xp.max(of_y)), largest)
     if nearest is not None and nearest < 0:
         return squares, Near()
-    near = squares > _outer_sum(of_x, of_y) * -part
-    rows, columns = adapter.places(near)
+    sums = of_x[:, None] + of_y[None, :]
+    rows, columns = adapter.places(squares > sums * -part)
     if adapter.is_widened(x) and rows.shape[0] > _MOST_PAIRS * x.shape[0] * y.shape[0]:
-        limits = _outer_sum(of_x, of_y) * -_NOISE
-        return xp.where(squares > limits, xp.zeros_like(squares), squares), Near(exact=True)
+        return xp.where(squares > sums * -_NOISE, xp.zeros_like(squares), squares), Near(exact=True)
     return _with_exact(xp, squares, x, y, rows, columns), Near(rows, columns)
 
 
@@ -238,10 +259,6 @@ def _centre(xp: Namespace, y: Array) -> Array:
     total = xp.sum(weights, axis=0, keepdims=True)
     mean = weights[None, :] @ y / (total + xp.finfo(y.dtype).smallest_normal)[None, :]
     return xp.where(xp.isfinite(mean), mean, xp.zeros_like(mean))
-
-
-def _outer_sum(of_x: Array, of_y: Array) -> Array:
-    return of_x[:, None] + of_y[None, :]
 
 
 def _with_exact(xp: Namespace, squares: Array, x: Array, y: Array, rows: Array, columns: Array) -> Array:  # noqa: PLR0917

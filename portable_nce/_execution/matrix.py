@@ -18,9 +18,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
+from .._core.checks import is_readable
 from .._core.namespace import device_of, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
-from .._core.numerics import continued, entries_at, in_range, normalize, upcast
+from .._core.numerics import continued, entries_at, in_range, largest_length, normalize, upcast
 from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of, on_accelerator
@@ -307,6 +308,7 @@ class ScoreMatrix(NamedTuple):
             "the pairing gives positives by a rule for each pair": not pairing.positives.known,
             "the similarity is no function of inner products": not self.similarity.by_products,
             "there are fewer columns than rows": self.lacks_columns,
+            "squared distances may overflow": self.bound == math.inf and self._may_overflow(),
         }
         if isinstance(family, PairsSpec):
             obstacles |= {
@@ -319,6 +321,13 @@ class ScoreMatrix(NamedTuple):
         else:
             obstacles["no row has a positive"] = isinstance(positives, NoPositives)
         return next((reason for reason, holds in obstacles.items() if holds), None)
+
+    def _may_overflow(self) -> bool:
+        """Whether distances are known to be so large that scores may be -inf, which masks leave out."""
+        function = self.similarity.scores
+        if not (isinstance(function, PairFunction) and function.distance and is_readable(self.rows[0])):
+            return False
+        return math.inf in {largest_length(x) for x in (self.rows[0], self.columns[0])}
 
     def _indexed(self, index: Array) -> dict[str, Arrays]:
         """Groups of `Inputs` for positives by index."""
@@ -412,7 +421,7 @@ class ScoreMatrix(NamedTuple):
     def two_sided(self, family: SoftmaxSpec, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """Two-sided sweep over this matrix, or None if rows and columns cannot share tiles."""
         n_rows, n_columns = self.shape
-        if self.sharpness is not None:
+        if self.sharpness is not None or (self.bound == math.inf and self._may_overflow()):
             return None
         if symmetric:
             fits = is_symmetric(self.similarity, self.pairing, self.mask) and self.own_transpose is None
