@@ -136,6 +136,27 @@ class Defaults:
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Array, pulls: Pulls = None) -> Any:
         return plainly(*arrays)
 
+    def is_widened(self, x: Array) -> bool:
+        xp = self._namespace_of(x)
+        return bool(x.dtype == xp.float32) and "float64" in self.dtypes  # type: ignore[attr-defined]
+
+    def in_wide(self, function: Function, *arrays: Array, maps: Any = None) -> Any:
+        if not self.is_widened(arrays[0]):
+            return function(*arrays)
+        xp = self._space(*arrays)
+        result, dtype = function(*[xp.astype(x, xp.float64) for x in arrays]), arrays[0].dtype
+        if isinstance(result, tuple):
+            return tuple([xp.astype(x, dtype) for x in result])
+        return xp.astype(result, dtype)
+
+    def places(self, x: Array) -> tuple[Array, Array]:
+        rows, columns = self._space(x).nonzero(x)
+        return rows, columns
+
+    def put_entries(self, x: Array, rows: Array, columns: Array, values: Any) -> Array:
+        x[rows, columns] = values
+        return x
+
     def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
         if isinstance(block, int):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,11 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from .defaults import Arrays, Defaults, Function, Pulls, Step
+
+try:
+    from jax import enable_x64 as _enable_x64
+except ImportError:  # before JAX 0.8
+    from jax.experimental import enable_x64 as _enable_x64
 
 
 def _on_device_of(gradient: Any, argument: Any) -> Any:
@@ -116,12 +121,31 @@ def _mapped_tangent(linear: Any, primals: Arrays, tangents: Arrays) -> Arrays:
 # partial evaluation, which would drop the custom rule.
 
 
+class _Versions(NamedTuple):
+    """Two versions of a function: a plain one, and one with products of another dtype.
+
+    `maps`: by position of an array, the derivative along it and its transpose, with these products. `plain_on`: the
+    platforms on which the plain one runs; on the others, the other one.
+    """
+
+    special: Function
+    plainly: Function
+    maps: Mapping[int, tuple[Function, Function]]
+    plain_on: tuple[str, ...]
+
+
 def _halves(*arrays: Any, functions: _Static) -> list[Any]:
-    """`of_halves`, or `plainly` on a CPU; only one is lowered for a platform."""
-    of_halves, plainly, _ = functions.inside
+    """The version for the platform; only one is lowered."""
+    special, plainly, _, plain_on = functions.inside
+    plain = dict.fromkeys(plain_on, plainly)
     with _full_precision():
-        result: list[Any] = jax.tree.leaves(jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves))
+        result: list[Any] = jax.tree.leaves(jax.lax.platform_dependent(*arrays, **plain, default=special))
     return result
+
+
+def _product_along(product: Function, k: int) -> Function:
+    """Derivative of a product along array k: the product with the tangent in its place."""
+    return lambda x, *arrays: product(*arrays[:k], x, *arrays[k + 1 :])
 
 
 def _derivative(function: Function, primals: Arrays, tangents: Arrays) -> tuple[list[Any], list[Any]]:
@@ -137,38 +161,51 @@ def _derivative(function: Function, primals: Arrays, tangents: Arrays) -> tuple[
 
 
 def _halves_types(*types: Any, functions: _Static) -> list[Any]:
-    return list(jax.make_jaxpr(functions.inside[1])(*types).out_avals)
+    return list(jax.make_jaxpr(functions.inside.plainly)(*types).out_avals)
 
 
 def _halves_tangent(primals: Arrays, tangents: Arrays, *, functions: _Static) -> tuple[list[Any], list[Any]]:
-    """Tangents of the plain function; transposes use 16-bit products where `pulls` has them."""
-    _, plainly, pulls = functions.inside
+    """Tangents of the plain function; those and transposes use special products where `maps` has them."""
+    _, plainly, maps, _ = functions.inside
     values = _halves_p.bind(*primals, functions=functions)
-    live = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero) and (k in pulls or not pulls)]
+    live = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero) and (k in maps or not maps)]
     if not live:
         return values, [jnp.zeros_like(x) for x in values]
 
-    if not pulls:
+    if not maps:
         with _full_precision():
             return values, _derivative(plainly, primals, tangents)[1]
     parts = []
     for k in live:
         (x,) = _varying((tangents[k],), primals)
-        maps = _Static((lambda x, *arrays, k=k: plainly(*arrays[:k], x, *arrays[k + 1 :]), pulls[k]))
-        parts.append(_linear_p.bind(x, *primals, maps=maps))
+        parts.append(_linear_p.bind(x, *primals, maps=_Static(maps[k])))
     return values, [sum(parts[1:], parts[0])]
 
 
 def _halves_batch(arrays: Arrays, axes: Sequence[int | None], *, functions: _Static) -> tuple[list[Any], list[int]]:
-    of_halves, plainly, pulls = functions.inside
+    special, plainly, maps, plain_on = functions.inside
 
-    def mapped(k: int) -> Function:
-        pull = jax.vmap(pulls[k], (0, *axes), 0 if axes[k] is None else axes[k])
-        return pull if axes[k] is not None else lambda *arrays: jnp.sum(pull(*arrays), axis=0)
+    def mapped(k: int) -> tuple[Function, Function]:
+        forth = jax.vmap(maps[k][0], (axes[k], *axes))
+        back = jax.vmap(maps[k][1], (0, *axes), 0 if axes[k] is None else axes[k])
+        return forth, back if axes[k] is not None else lambda *arrays: jnp.sum(back(*arrays), axis=0)
 
-    both = (jax.vmap(function, tuple(axes)) for function in (of_halves, plainly))
-    values = _halves_p.bind(*arrays, functions=_Static((*both, {k: mapped(k) for k in pulls})))
+    both = (jax.vmap(function, tuple(axes)) for function in (special, plainly))
+    versions = _Versions(*both, {k: mapped(k) for k in maps}, plain_on)
+    values = _halves_p.bind(*arrays, functions=_Static(versions))
     return values, [0] * len(values)
+
+
+def _widened(function: Function) -> Function:
+    """`function` computed in float64, which JAX has without `jax_enable_x64` in this context alone."""
+
+    def wide(*arrays: Any) -> Any:
+        dtype = arrays[0].dtype
+        with _enable_x64(True), _full_precision():  # noqa: FBT003  (a switch)
+            result = function(*[jax.lax.convert_element_type(x, jnp.float64) for x in arrays])
+            return jax.tree.map(lambda x: jax.lax.convert_element_type(x, dtype), result)
+
+    return wide
 
 
 def _linear(x: Any, *constants: Any, maps: _Static) -> Any:
@@ -390,8 +427,19 @@ class JaxAdapter(Defaults):
         return jnp.matmul(x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
 
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
-        result = _halves_p.bind(*arrays, functions=_Static((of_halves, plainly, pulls or {})))
+        maps = {k: (_product_along(plainly, k), pull) for k, pull in (pulls or {}).items()}
+        result = _halves_p.bind(*arrays, functions=_Static(_Versions(of_halves, plainly, maps, ("cpu",))))
         return result[0] if pulls else tuple(result)
+
+    def is_widened(self, x: Any) -> bool:
+        return bool(x.dtype == jnp.float32)
+
+    def in_wide(self, function: Function, *arrays: Any, maps: Any = None) -> Any:
+        if not self.is_widened(arrays[0]):
+            return function(*arrays)
+        both = {k: (_widened(forth), _widened(back)) for k, (forth, back) in (maps or {}).items()}
+        result = _halves_p.bind(*arrays, functions=_Static(_Versions(_widened(function), function, both, ("tpu",))))
+        return result[0] if maps else tuple(result)
 
     def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
         if not exact:

@@ -76,6 +76,9 @@ class MlxAdapter(Defaults):
     mode = "eager"
     version: str = vars(mx)["__version__"]  # unknown to its stubs
 
+    def is_widened(self, x: Array) -> bool:
+        return False  # GPUs have no float64
+
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices, the default first. In MLX, functions have a device, arrays have none."""

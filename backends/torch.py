@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,6 +43,14 @@ def _faster_products() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@cache
+def _has_fast_float64(index: int) -> bool:
+    """Whether a GPU multiplies float64 at half the speed of float32 or more: those for data centres, and AMD's."""
+    if getattr(torch.version, "hip", None):
+        return True
+    return torch.cuda.get_device_capability(index) in {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 
 
 def _is_observed(tensors: Arrays) -> bool:
@@ -399,6 +408,8 @@ class TorchAdapter(Defaults):
         self.half_devices = {"cuda", "meta"} if hasattr(torch.ops.aten.mm, "dtype") else set[str]()
         # Devices on which each operation of a step goes through memory. Adding "cpu" compiles steps there.
         self.fused_devices = {"cuda"}
+        # Devices, besides some GPUs, with fast float64. `meta` stands for such a GPU.
+        self.wide_devices = {"cpu", "meta"}
         # As for NumPy (`keep_memory`): freeing a large block makes the C library reuse the memory of tiles.
         torch.empty(2**25 - 2**14, dtype=torch.uint8)
 
@@ -490,6 +501,17 @@ class TorchAdapter(Defaults):
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
         # The engine's closed forms call `pulls` themselves.
         return (plainly if _is_differentiated(arrays) else of_halves)(*arrays)
+
+    def is_widened(self, x: Any) -> bool:
+        if x.dtype != torch.float32:
+            return False
+        if x.device.type != "cuda":
+            return x.device.type in self.wide_devices
+        if torch.compiler.is_compiling():
+            from .torch_compiler import untraced  # noqa: PLC0415  (loads the compiler)
+
+            return bool(untraced(_has_fast_float64, x.device.index or 0))
+        return _has_fast_float64(x.device.index or 0)
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
         if _is_observed((x,)):

@@ -123,9 +123,7 @@ def _matrix_of(
 def _local_matrix(args: Arguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """Score matrix of rows and columns that this process holds."""
     xp, pairing, mask, x, partners, y = args.xp, args.pairing, args.options.mask, args.x, args.partners, args.y
-    if partners and not (
-        mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0])
-    ):
+    if partners and not (mask is None and similarity.by_products and similarity.symmetric and is_positive(y.shape[0])):
         partners, y = [], xp.concat([*partners, y], axis=0)  # separate partners need inner products
     symmetric, crossed = args.options.symmetric, args.need_transposed_scores
     matrix = ScoreMatrix(similarity, (x,), (y,), pairing, mask, options["block_size"], partners=tuple(partners))

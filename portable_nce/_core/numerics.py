@@ -132,6 +132,16 @@ def largest_entry(x: Array) -> float | None:
     return None if low is None or high is None else max(-low, high)
 
 
+def products_of_rows(rows: Array, columns: Array) -> Array:
+    """Inner products; a wide matrix is the transpose of a tall product: up to twice as fast in OpenBLAS."""
+    return (columns @ rows.T).T if is_wide(rows, columns) else rows @ columns.T
+
+
+def is_wide(rows: Array, columns: Array) -> bool:
+    """Whether a tile has more columns than rows; False unless eager, since a compiler chooses the memory order."""
+    return adapter_of(rows).mode == "eager" and bool(rows.shape[0] < columns.shape[0])
+
+
 LARGEST_SQUARED = 1e9
 """Largest number whose squares can be summed without overflow, in float32 too."""
 
@@ -149,6 +159,12 @@ def largest_score(rows: Array, *columns: Array, factor: float = 1.0) -> float:
             return math.inf
         lengths.append(square**0.5)
     return factor * lengths[0] * max(lengths[1:] or lengths)
+
+
+def largest_length(x: Array) -> float:
+    """Largest length of a row; infinite if entries cannot be read, or squares might overflow."""
+    square = readable_entry(x, _largest_square)
+    return math.inf if square is None or not square <= LARGEST_SQUARED**2 else square**0.5
 
 
 def _largest_square(xp: Namespace, x: Array) -> Array:

@@ -275,6 +275,9 @@ class _TracedAdapter:
     def is_plain(self, _: Any) -> bool:
         return True  # only plain arrays are traced
 
+    def is_widened(self, x: Any) -> Any:
+        return self._adapter.is_widened(x.value)
+
     def stop_gradient(self, x: Any) -> Any:
         return x  # nothing is differentiated
 

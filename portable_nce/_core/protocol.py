@@ -242,6 +242,33 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def is_widened(self, x: Array) -> bool:
+        """Return whether `in_wide` computes with more digits than arrays like `x` have."""
+        ...
+
+    @kernel
+    def in_wide(
+        self,
+        function: Callable[..., Any],
+        *arrays: Array,
+        maps: Mapping[int, tuple[Callable[..., Array], Callable[..., Array]]] | None = None,
+    ) -> Any:
+        """Return ``function(*arrays)``, of float32 arrays computed in float64 and rounded, where float64 is fast.
+
+        ``maps[k] = (forth, back)`` are the derivative along a tangent of array k, ``forth(tangent, *arrays)``, and its
+        transpose, ``back(cotangent, *arrays)``, for libraries that cannot differentiate the change of dtype. The other
+        arrays are constants.
+        """
+        ...
+
+    def places(self, x: Array) -> tuple[Array, Array]:
+        """Return rows and columns of the True entries of a boolean matrix, whose entries can be read."""
+        ...
+
+    def put_entries(self, x: Array, rows: Array, columns: Array, values: float | Array) -> Array:
+        """Return a matrix with values at some entries; `x` may be overwritten, and is neither recorded nor traced."""
+        ...
+
     def scan(
         self,
         step: Callable[[tuple[Array, ...], tuple[Array, ...], Any], tuple[tuple[Array, ...], tuple[Array, ...]]],

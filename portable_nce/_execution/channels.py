@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
-from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
+from ..similarities import PairFunction, Pullback, Scores, Similarity, TokenScores, TransposedScores
 from .inputs import Arrays
 from .products import Operand, product, pullback
 
 Route = Callable[[Array], Array]
 """Map from the cotangent of the scores of documents to the cotangent of the products of all tokens."""
+
+Residual = Any
+"""What the pullback of a tile needs of its scores: for tokens a `Route`, for functions of products these."""
 
 
 class Channel(NamedTuple):
@@ -43,18 +46,46 @@ class Channel(NamedTuple):
         """Whether products are 16-bit."""
         return self.inner_product and self.rows[1] > 0
 
-    def scored(self, rows: Arrays, columns: Arrays) -> tuple[Array, Route | None]:
-        """Scores of a tile; for tokens, also the function that routes their cotangent."""
+    @property
+    def by_products(self) -> bool:
+        """Whether the scores have a form, and are computed in a new array."""
+        return self.inner_product or isinstance(self.scores, PairFunction)
+
+    @property
+    def beyond(self) -> tuple[int, int]:
+        """Numbers of columns of operands beyond the features, in products for the scores and for each cotangent."""
+        return (2, 1) if isinstance(self.scores, PairFunction) and self.scores.distance else (0, 0)
+
+    @property
+    def numbers_held(self) -> int:
+        """Numbers held for each score: functions of products also hold these, and distances some in float64."""
+        return 3 if isinstance(self.scores, PairFunction) else 1
+
+    def scored(self, rows: Arrays, columns: Arrays) -> tuple[Array, Residual]:
+        """Scores of a tile, and what `pull` needs of them."""
         if self.in_halves:
             return product(Operand(*rows), Operand(*columns)), None
+        if isinstance(self.scores, PairFunction):
+            return self.scores.scored(rows, columns)
         return _scored(self.scores, rows, columns)
 
     def pull(
-        self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None, *, turned: bool = False
+        self,
+        rows: Arrays,
+        columns: Arrays,
+        cotangent: Array,
+        residual: Residual,
+        *,
+        turned: bool = False,
+        need_scale: bool = True,
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the operands with a gradient, from the scores' cotangent; `turned`: see `products.pullback`."""
-        if route is not None:
-            return _token_cotangents(self.scores, rows, columns, cotangent, route)
+        if isinstance(self.scores, PairFunction):
+            return self.scores.pulled(
+                residual, cotangent, None, rows, columns, need_grad=(True, True), need_scale=need_scale, turned=turned
+            )
+        if residual is not None:
+            return _token_cotangents(self.scores, rows, columns, cotangent, residual)
         if self.inner_product:
             return _product_cotangents(Operand(*rows), Operand(*columns), cotangent, turned=turned)
         pullback: Any = self.pullback

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
+from .._core.equality import is_fixed
 from .._core.namespace import common_namespace, is_array, is_number, lift_to_tape, namespace_of
 from .._core.notes import Counted, note
 from .._core.numerics import softplus, upcast, zeros
@@ -22,6 +23,7 @@ from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
 from .families import FamilySpec, PairsSpec, SoftmaxSpec
+from .forms import form_of
 from .inputs import Arrays, Inputs
 from .matrix import Prepared, ScoreMatrix, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
@@ -55,6 +57,8 @@ def _check_scores_constant(matrix: ScoreMatrix) -> None:
     """Refuse a similarity that closes over learned arrays: they would get no gradient."""
     similarity, first = matrix.similarity, matrix.rows[0]
     if similarity.inner_product or similarity.pullback is None or len(matrix.columns) == 0:
+        return
+    if is_fixed(similarity.scores):  # a function of this package
         return
     xp, adapter = namespace_of(first), adapter_of(first)
     if adapter.mode == "traced":
@@ -226,6 +230,8 @@ def _smoothing(objective: Objective, matrix: ScoreMatrix) -> float:
     if not isinstance(rule, SmoothedRule) or objective is not info_nce() or matrix.shape[0] > matrix.shape[1]:
         return 0.0
     plain = matrix._replace(pairing=diagonal())
+    if not matrix.similarity.inner_product:
+        return 0.0
     return rule.smoothing if plain.by_products(SoftmaxSpec(SMOOTHED), (), {}) is not None else 0.0
 
 
@@ -246,10 +252,10 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     """Loss by an objective whose parameter of each row is a function of all positive scores."""
     matrix = matrix.with_operands()
     rows, columns = matrix.rows[0], matrix.columns[0]
-    xp = namespace_of(rows, columns)
+    xp, form = namespace_of(rows, columns), form_of(matrix.similarity.scores)
     diagonals = diagonals_of(matrix.pairing.positives, rows.shape[0], matrix.n_own_columns)
     (positives,) = matrix.partners or partners(xp, diagonals, Inputs((rows,), (columns,)))
-    scores = xp.sum(rows * positives, axis=1)
+    scores = form.of_partner(form.rows(matrix.rows), positives)
     scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)
     parameter = objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]]
     return _evaluated(SoftmaxSpec(objective.inner), matrix, (parameter,), reduction)

@@ -217,26 +217,28 @@ def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:
     need = flags_of(spec, prepared.inputs, need_grad).operands
     if need.gradients and (passes.number > 1 or isinstance(spec.sets, PairRule)):
         need = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
-    gradients = need.rows + need.columns
+    of_score, of_pull = (1.0 + number / width if width else 0.0 for number in channel.beyond)
+    gradients = (need.rows + need.columns) * of_pull
     if prepared.function is square_sweep:
         share = entries_visited(spec, rows.shape[0], n_columns) / (rows.shape[0] * n_columns)
         # Tiles that are not kept are computed again for the gradients.
         again = need.gradients and not tiling.keep
-        name, products = "two-sided sweep of inner products", (1 + again + gradients) * share
+        name, products = "two-sided sweep of inner products", ((1 + again) * of_score + gradients) * share
         entries = rows.shape[0] * n_columns * share if tiling.keep else block * tile
     elif isinstance(spec.sets, PairRule):
         held = channel.held(inputs.rows, inputs.columns or inputs.rows)
         name, products = "sweep with masks", _of_rule(spec.sets, inputs, passes.number, width)
         if columns is not None:
             of_scores, of_pullback = map(sum, zip(*(one.products for one in spec.channels), strict=True))
-            made = passes.number * of_scores + need.gradients * of_pullback
+            made = passes.number * of_scores * of_score + need.gradients * of_pullback * of_pull
             products += made * _tokens_of(held, inputs.columns or inputs.rows)
         entries = block * n_columns * (1 if columns is None else held["width"])
     else:
         name = f"one-sided sweep of {'scores' if channel.given else 'inner products'}"
-        scored = (width + len(inputs.added)) / width if width else 0.0  # a column adds numbers to the scores
-        products, entries = passes.number * scored + gradients * (width > 0), block * n_columns
-    memory, shape = int(entries) * itemsize(rows), (rows.shape[0], n_columns)
+        # A column adds numbers to the scores of inner products.
+        scored = of_score + (len(inputs.added) / width if width and channel.inner_product else 0.0)
+        products, entries = passes.number * scored + gradients, block * n_columns
+    memory, shape = int(entries) * itemsize(rows) * channel.numbers_held, (rows.shape[0], n_columns)
     steps = report_of_steps(spec, rows, shape, need_grad=need.gradients)
     return SweepReport(name, prepared.reason, *shape, width, block, tile, passes.number, float(products), memory, steps)
 
@@ -247,10 +249,11 @@ def _report_of_search(searched: Searched) -> SweepReport:
     width = rows.shape[-1] if inputs.columns else 0
     held = spec.channel.held(inputs.rows, inputs.columns) if inputs.columns else {"width": 1}
     products = spec.channel.products[0] * _tokens_of(held, inputs.columns) if inputs.columns else 0.0
+    products *= 1.0 + spec.channel.beyond[0] / width if width else 1.0
     if spec.measure is not None:
         products += _of_rule(spec.rule, inputs, 1, width)
     block = _most_of(block_of(spec, inputs))
-    memory = block * n_columns * held["width"] * itemsize(rows)
+    memory = block * n_columns * held["width"] * itemsize(rows) * spec.channel.numbers_held
     reason = "the columns of some scores are searched for, without gradients"
     return SweepReport("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)
 

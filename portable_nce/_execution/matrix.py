@@ -18,15 +18,16 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.namespace import device_of, is_number, namespace_of
+from .._core.checks import is_readable
+from .._core.namespace import device_of, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
-from .._core.numerics import continued, entries_at, in_range, normalize, upcast
+from .._core.numerics import continued, entries_at, in_range, largest_length, normalize, upcast
 from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of, on_accelerator
 from ..objectives.base import Objective
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
-from ..similarities import Operands, Similarity
+from ..similarities import Operands, PairFunction, Similarity
 from .channels import Channel, channel_of
 from .families import FamilySpec, PairsSpec, SoftmaxSpec
 from .fusing import is_fusible
@@ -215,7 +216,12 @@ class ScoreMatrix(NamedTuple):
     def scores(self) -> Array:
         """The score matrix."""
         matrix = self.with_operands()
-        scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
+        function = matrix.similarity.scores
+        if isinstance(function, PairFunction):
+            bound = adapter_of(matrix.rows[0]).custom_vjp(_pair_scores, _pull_pair_scores)
+            (scores,) = bound(function, *matrix.rows, *matrix.columns)
+        else:
+            scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
         return upcast(namespace_of(scores), scores)
 
     # Choice of the sweep.
@@ -300,8 +306,9 @@ class ScoreMatrix(NamedTuple):
             "the scores are given": len(self.columns) == 0,
             "a mask is given": self.mask is not None,
             "the pairing gives positives by a rule for each pair": not pairing.positives.known,
-            "the similarity is no inner product": not self.similarity.inner_product,
+            "the similarity is no function of inner products": not self.similarity.by_products,
             "there are fewer columns than rows": self.lacks_columns,
+            "squared distances may overflow": self.bound == math.inf and self._may_overflow(),
         }
         if isinstance(family, PairsSpec):
             obstacles |= {
@@ -314,6 +321,13 @@ class ScoreMatrix(NamedTuple):
         else:
             obstacles["no row has a positive"] = isinstance(positives, NoPositives)
         return next((reason for reason, holds in obstacles.items() if holds), None)
+
+    def _may_overflow(self) -> bool:
+        """Whether distances are known to be so large that scores may be -inf, which masks leave out."""
+        function = self.similarity.scores
+        if not (isinstance(function, PairFunction) and function.distance and is_readable(self.rows[0])):
+            return False
+        return math.inf in {largest_length(x) for x in (self.rows[0], self.columns[0])}
 
     def _indexed(self, index: Array) -> dict[str, Arrays]:
         """Groups of `Inputs` for positives by index."""
@@ -363,11 +377,12 @@ class ScoreMatrix(NamedTuple):
             return None
         rows, columns = self.rows[0], self.columns[0]
         space = namespace_of(rows)
-        sorted_rows = sorted_columns = space.take(rows, order, axis=0)
+        sorted_rows = tuple([space.take(x, order, axis=0) for x in self.rows])
+        sorted_columns = sorted_rows[0]
         if columns is not rows or column_order is not order:
             sorted_columns = space.take(columns, column_order, axis=0)
         inputs = Inputs(
-            rows=(sorted_rows,),
+            rows=sorted_rows,
             columns=(sorted_columns,),
             by_row=by_row,
             row_labels=(sorted_labels,),
@@ -406,7 +421,7 @@ class ScoreMatrix(NamedTuple):
     def two_sided(self, family: SoftmaxSpec, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """Two-sided sweep over this matrix, or None if rows and columns cannot share tiles."""
         n_rows, n_columns = self.shape
-        if self.sharpness is not None:
+        if self.sharpness is not None or (self.bound == math.inf and self._may_overflow()):
             return None
         if symmetric:
             fits = is_symmetric(self.similarity, self.pairing, self.mask) and self.own_transpose is None
@@ -414,7 +429,7 @@ class ScoreMatrix(NamedTuple):
             fits = fits and n_rows == n_own_columns and is_positive(n_columns - 1)
         else:
             fits = self.pairing.positives.views > 1 and not self.pairing.has_flags
-            fits = fits and self.mask is None and self.similarity.inner_product
+            fits = fits and self.mask is None and self.similarity.by_products
             fits = fits and self.self_contrast and self.similarity.symmetric
             fits = fits and adapter_of(self.rows[0]).mode == "eager"
             fits = fits and is_large(n_columns, n_columns)  # after the mode: symbolic lengths have no truth value
@@ -475,9 +490,21 @@ class ScoreMatrix(NamedTuple):
         return members.positives, members.negatives
 
 
+def _pair_scores(function: PairFunction, *operands: Array) -> Arrays:
+    """All scores of a function of products, whose near pairs a library cannot differentiate."""
+    return (function(operands[:2], operands[2:]),)
+
+
+def _pull_pair_scores(function: PairFunction, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    del outputs
+    arrays, cotangents = lift_to_tape(arrays, cotangents)
+    to_rows, to_columns = function.pull(arrays[:2], arrays[2:], cotangents[0])
+    return (*to_rows, *to_columns)
+
+
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
     """Whether rows and columns of a symmetric loss can share tiles."""
-    return pairing.is_diagonal and similarity.inner_product and mask is None
+    return pairing.is_diagonal and similarity.by_products and mask is None
 
 
 def _without_empty_tiles(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.checks import largest, least, readable_entries
 from .._core.namespace import namespace_of
-from .._core.numerics import clipped
+from .._core.numerics import clipped, is_wide, products_of_rows
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .inputs import Arrays
@@ -24,24 +24,26 @@ class Operand(NamedTuple):
 
     ``x = part / divisor``, with a divisor (n, 1), None if it is 1; columns of `x` beyond those of `part` are multiplied
     in float32. Derivatives are by `x` alone. `weighted`: the part, followed by three columns whose sum is the divisor,
-    and by a padding. `added` (n,): numbers added to the scores of columns.
+    and by a padding. `scale` (n, 1): factors of the scores of rows, if these are functions of products. `added` (n,):
+    numbers added to the scores of columns.
     """
 
     x: Array
     part: Array = None
     divisor: Array = None
     weighted: Array = None
+    scale: Array = None
     added: Array = None
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         """The fields that are there, without `added`."""
-        return tuple([x for x in self[:4] if x is not None])
+        return tuple([x for x in self[:5] if x is not None])
 
     def with_arrays(self, arrays: Sequence[Array]) -> Operand:
         """The operand of other arrays, in the order of `arrays`."""
         given = iter(arrays)
-        return Operand(*[x if x is None else next(given) for x in self[:4]])
+        return Operand(*[x if x is None else next(given) for x in self[:5]])
 
     @property
     def extra(self) -> Array | None:
@@ -57,15 +59,16 @@ def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:
     return [x[a:b, ...] for a, b in bounds]
 
 
-def with_added(columns: Operand, numbers: Array) -> Operand:
-    """Columns with numbers added to their scores; without parts, the rows must be `with_ones`."""
-    return columns._replace(added=numbers) if columns.part is not None else Operand(_with_column(columns.x, numbers))
+def with_added(columns: Operand, numbers: Array, *, apart: bool = False) -> Operand:
+    """Columns with numbers added to their scores, `apart` or by a product with rows `with_ones`."""
+    apart = apart or columns.part is not None
+    return columns._replace(added=numbers) if apart else Operand(_with_column(columns.x, numbers))
 
 
 def with_ones(rows: Operand) -> Operand:
     """Rows for columns `with_added` numbers: ``[x, 1]·[y, b] = x·y + b``."""
     ones = namespace_of(rows.x).ones_like(rows.x[:, 0])
-    return rows if rows.part is not None else Operand(_with_column(rows.x, ones))
+    return rows if rows.part is not None or rows.scale is not None else Operand(_with_column(rows.x, ones))
 
 
 def operand_pieces(operand: Operand, bounds: Sequence[tuple[int, int]]) -> list[Operand]:
@@ -101,7 +104,7 @@ def concat_rows(xp: Namespace, parts: Sequence[Array]) -> Array:
 def product(rows: Operand, columns: Operand) -> Array:
     """The scores of a tile: ``rows @ columns.T + added``."""
     if rows.part is None:
-        return _product(rows.x, columns.x)
+        return products_of_rows(rows.x, columns.x)
     count = len(rows.arrays)
 
     def of_halves(*arrays: Array) -> Array:
@@ -111,7 +114,7 @@ def product(rows: Operand, columns: Operand) -> Array:
             if divisor is not None:
                 scores /= divisor
         if left.extra is not None:
-            scores += _product(left.extra, right.extra)
+            scores += products_of_rows(left.extra, right.extra)
         return scores
 
     def pull(side: int) -> Callable[..., Array]:
@@ -123,7 +126,7 @@ def product(rows: Operand, columns: Operand) -> Array:
 
     result = adapter_of(rows.x).by_halves(
         of_halves,
-        lambda *arrays: _product(arrays[0], arrays[count]),
+        lambda *arrays: products_of_rows(arrays[0], arrays[count]),
         *rows.arrays,
         *columns.arrays,
         pulls={0: pull(0), count: pull(1)},
@@ -137,14 +140,11 @@ def sharpened_rows(rows: Operand, columns: Operand, sharpness: Array | None) -> 
     if sharpness is None or adapter.mode != "eager" or any(map(adapter.needs_gradient, (rows.x, columns.x))):
         return rows, sharpness
     sharpness = sharpness[:, None]
+    if rows.scale is not None:
+        return rows._replace(scale=rows.scale * sharpness), None
     if rows.part is None:
         return rows._replace(x=rows.x * sharpness), None
     return rows._replace(x=rows.x * sharpness, divisor=rows.divisor / sharpness), None
-
-
-def _product(rows: Array, columns: Array) -> Array:
-    """Product of a tile; a wide tile is the transpose of a tall product: up to twice as fast in OpenBLAS."""
-    return (columns @ rows.T).T if _is_wide(rows, columns) else rows @ columns.T
 
 
 def pullback(
@@ -334,14 +334,9 @@ def _rounded(x: Array, dtype: Any, axis: int, factor: Array | None = None) -> tu
 
 def outer_sum(of_rows: Array, of_columns: Array) -> Array:
     """Sums of a number per row and a number per column, in the memory order of a product."""
-    if _is_wide(of_rows, of_columns):
+    if is_wide(of_rows, of_columns):
         return (of_columns[:, None] + of_rows[None, :]).T
     return of_rows[:, None] + of_columns[None, :]
-
-
-def _is_wide(rows: Array, columns: Array) -> bool:
-    """Whether a tile has more columns than rows; False unless eager, since a compiler chooses the memory order."""
-    return adapter_of(rows).mode == "eager" and bool(rows.shape[0] < columns.shape[0])
 
 
 def plus(total: Array, part: Array) -> Array:

@@ -10,8 +10,9 @@ from .._core.numerics import upcast
 from .._core.protocol import Array
 from . import products as p
 from . import sets as s
-from .channels import Channel, Route
+from .channels import Channel, Residual
 from .families import sharpened
+from .forms import Form, partner_scores
 from .inputs import Arrays, Inputs, by_channel
 from .specs import NeedGrad
 from .tiling import Bounds
@@ -40,8 +41,11 @@ class Source:
         """Scores (n,) or (n, P) of the positives of a block; None if they are entries of the tiles."""
         raise NotImplementedError
 
-    def negative_scores(self, rows: Any, k: int) -> Array:
-        """Scores (n, k) of a tile for the sums over negatives, with sharpness; the caller may overwrite them."""
+    def negative_scores(self, rows: Any, k: int) -> tuple[Array, Any]:
+        """Scores (n, k) of a tile for the sums over negatives, with sharpness, and what `pullback` needs of them.
+
+        The caller may overwrite the scores.
+        """
         raise NotImplementedError
 
     def scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
@@ -49,6 +53,10 @@ class Source:
 
         The caller may overwrite inner products alone.
         """
+        raise NotImplementedError
+
+    def pull_positives(self, rows: Any, block: Inputs, cotangents: Sequence[Array]) -> Arrays:
+        """Cotangents of the operands of rows from the cotangents (n,) of the scores of each partner."""
         raise NotImplementedError
 
     def pullback(  # noqa: PLR0917  (all that is known of a tile)
@@ -63,55 +71,77 @@ class Source:
 
 
 class Products(Source):
-    """Tiles of inner products; `scored`: the tiles with the numbers added to their scores."""
-
-    n_differentiated = (1, 1)
-    """Numbers of row operands and of column operands that have a gradient."""
+    """Tiles of products of a form; `scored`: the tiles with the numbers added to their scores."""
 
     def __init__(
-        self, tiles: Sequence[p.Operand], scored: Sequence[p.Operand], need_grad: NeedGrad, *, turned: bool
+        self,
+        form: Form,
+        tiles: Sequence[p.Operand],
+        scored: Sequence[p.Operand],
+        need_grad: NeedGrad,
+        *,
+        turned: bool,
     ) -> None:
-        self.tiles, self.score_columns, self.turned = tiles, scored or tiles, turned
-        self.need_grad, self.has_added = (need_grad.rows, need_grad.columns), len(scored) > 0
+        self.form, self.tiles, self.score_columns, self.turned = form, tiles, scored or tiles, turned
+        self.need_grad, self.need_scale = (need_grad.rows, need_grad.columns), need_grad.scale
+        self.has_added, self.n_differentiated = len(scored) > 0, (form.n_rows, 1)
 
     @staticmethod
-    def cut(inputs: Inputs, need_grad: NeedGrad, bounds: Bounds) -> tuple[list[p.Operand], list[p.Operand]]:
+    def cut(form: Form, inputs: Inputs, need_grad: NeedGrad, bounds: Bounds) -> tuple[list[p.Operand], list[p.Operand]]:
         """Columns of each tile, and with numbers added to their scores, if there are any: the first two arguments."""
         columns = p.Operand(*inputs.columns)
         tiles = p.operand_pieces(p.with_weights(columns) if need_grad.rows else columns, bounds)
         if not inputs.added:
             return tiles, []
         added = p.pieces(inputs.added[0], bounds)
-        return tiles, [p.with_added(tile, extra) for tile, extra in zip(tiles, added, strict=True)]
+        apart = form.n_rows > 1  # added after the function of the products
+        return tiles, [p.with_added(tile, extra, apart=apart) for tile, extra in zip(tiles, added, strict=True)]
 
     def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
         """The rows of a block, the rows multiplied by the sharpness, and the sharpness if it is not in them."""
-        rows = p.Operand(*block.rows)
+        rows = self.form.rows(block.rows)
         scaled, rest = p.sharpened_rows(rows, self.tiles[0], sharpness)
         return rows, p.with_ones(scaled) if self.has_added else scaled, rest
 
     def positive_scores(self, block: Inputs, start: Array | int) -> Array | None:
         """Scores of the positives of a block; None if they are entries of the tiles."""
         del start
-        return s.partner_scores(namespace_of(*block.rows), block.rows[0], block.partners) if block.partners else None
+        return partner_scores(self.form, self.form.rows(block.rows), block.partners) if block.partners else None
 
-    def negative_scores(self, rows: Any, k: int) -> Array:
+    def pull_positives(self, rows: Any, block: Inputs, cotangents: Sequence[Array]) -> Arrays:
+        """Sums over the partners of the cotangents of the operands of rows."""
+        total: Arrays = ()
+        for partner, cotangent in zip(block.partners, cotangents, strict=True):
+            parts, _ = self.form.pull_partner(rows[0], partner, cotangent)
+            total = tuple(map(p.plus, total, parts)) if total else parts
+        return total
+
+    def negative_scores(self, rows: Any, k: int) -> tuple[Array, Any]:
         """Scores of tile k for the sums over negatives, with sharpness."""
         _, scaled, rest = rows
-        return sharpened(p.product(scaled, self.score_columns[k]), rest)
+        scores, kept = self.form.tile(scaled, self.score_columns[k])
+        return sharpened(scores, rest), kept
 
-    def scores(self, rows: Any, k: int) -> tuple[Arrays, tuple[None]]:
+    def scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
         """Scores of tile k, without sharpness."""
-        return (p.product(rows[0], self.score_columns[k]),), (None,)
+        scores, kept = self.form.tile(rows[0], self.score_columns[k])
+        return (scores,), kept
 
     def pullback(  # noqa: PLR0917
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of rows and columns."""
-        del kept
-        options: dict[str, Any] = {"need_grad": (need_grad := self.need_grad), "sums": sums, "turned": self.turned}
-        to_rows, to_columns = p.pullback(cotangents[0], factor, rows[0], self.tiles[k], **options)
-        return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
+        return self.form.pullback(
+            kept,
+            cotangents[0],
+            factor,
+            rows[0],
+            self.tiles[k],
+            need_grad=self.need_grad,
+            need_scale=self.need_scale,
+            sums=sums,
+            turned=self.turned,
+        )
 
 
 class GivenScores(Source):
@@ -132,10 +162,10 @@ class GivenScores(Source):
         """The scores of a block, and the sharpness of its negatives."""
         return block.rows[0], sharpness
 
-    def negative_scores(self, rows: tuple[Array, Array | None], k: int) -> Array:
+    def negative_scores(self, rows: tuple[Array, Array | None], k: int) -> tuple[Array, None]:
         """A copy of the scores, with sharpness."""
         del k
-        return sharpened(rows[0] + 0.0, rows[1])
+        return sharpened(rows[0] + 0.0, rows[1]), None
 
     def pullback(  # noqa: PLR0917
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
@@ -147,8 +177,8 @@ class GivenScores(Source):
 class Channels(Source):
     """The single tile of all columns, scored by any similarities."""
 
-    def __init__(self, channels: Sequence[Channel], columns: Arrays, *, turned: bool) -> None:
-        self.channels, self.turned = channels, turned
+    def __init__(self, channels: Sequence[Channel], columns: Arrays, *, turned: bool, need_scale: bool) -> None:
+        self.channels, self.turned, self.need_scale = channels, turned, need_scale
         self.counts = [channel.rows for channel in channels]
         of_columns = [channel.columns for channel in channels]
         self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
@@ -159,7 +189,7 @@ class Channels(Source):
     def are_turned(channels: Sequence[Channel], columns: Arrays, block: int | Bounds, n_rows: int) -> bool:
         """Whether cotangents of column operands are transposed: if those of all channels may be."""
         each = by_channel(columns, [channel.columns for channel in channels])
-        return all(channel.inner_product for channel in channels) and all(
+        return all(channel.by_products for channel in channels) and all(
             p.sums_are_turned(p.Operand(*own), block, n_rows) for own in each
         )
 
@@ -170,11 +200,11 @@ class Channels(Source):
         del sharpness  # a family of masked tiles applies it
         return by_channel(block.rows, self.counts)
 
-    def scores(self, rows: list[Arrays], k: int) -> tuple[Arrays, tuple[Route | None, ...]]:
-        """Scores of each channel, and the functions that route the cotangents of tokens."""
+    def scores(self, rows: list[Arrays], k: int) -> tuple[Arrays, tuple[Residual, ...]]:
+        """Scores of each channel, and what their pullbacks need."""
         del k
         scored = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
-        return tuple(upcast(namespace_of(x), x) for x, _ in scored), tuple(route for _, route in scored)
+        return tuple(upcast(namespace_of(x), x) for x, _ in scored), tuple(residual for _, residual in scored)
 
     def pullback(  # noqa: PLR0917
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
@@ -183,7 +213,8 @@ class Channels(Source):
         to_rows: Arrays = ()
         to_columns: Arrays = ()
         each = zip(self.channels, rows, self.columns, cotangents, kept, strict=True)
-        for channel, of_rows, of_columns, cotangent, route in each:
-            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, route, turned=self.turned)
+        options = {"turned": self.turned, "need_scale": self.need_scale}
+        for channel, of_rows, of_columns, cotangent, residual in each:
+            row_part, column_part = channel.pull(of_rows, of_columns, cotangent, residual, **options)
             to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns

@@ -54,10 +54,12 @@ class _Flags(NamedTuple):
 
 def flags_of(spec: SweepSpec, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
     if isinstance(need_grad, bool):
-        return _Flags(need_grad, need_grad, NeedGrad(need_grad, need_grad, need_grad, need_grad))
-    rows, columns, partners, scale = map(any, Inputs.of(spec.group_sizes, need_grad)[:4])
+        return _Flags(need_grad, need_grad, NeedGrad(*[need_grad] * 5))
+    each = Inputs.of(spec.group_sizes, need_grad)
+    rows, columns, partners, scale = map(any, each[:4])
     columns = rows if spec.embedded and not inputs.columns else columns
-    return _Flags(rows, scale, NeedGrad(gradients=True, rows=rows or scale, columns=columns, partners=partners))
+    operands = NeedGrad(True, rows or scale, columns, partners, any(each.rows[1:]))  # noqa: FBT003
+    return _Flags(rows, scale, operands)
 
 
 class _Side(NamedTuple):

@@ -27,12 +27,16 @@ NeedGradOf = bool | tuple[bool, ...]
 
 
 class NeedGrad(NamedTuple):
-    """Which gradients are needed: any at all, and which of the operands."""
+    """Which gradients are needed: any at all, and which of the operands.
+
+    `scale`: those of row operands after the first, the factors of scores.
+    """
 
     gradients: bool
     rows: bool
     columns: bool
     partners: bool
+    scale: bool = False
 
 
 class Gradients(NamedTuple):
@@ -117,7 +121,7 @@ class SweepSpec(NamedTuple):
         """
         if self.unit or self.bound < math.inf:
             return True
-        return not self.channels[0].given and adapter_of(rows).mode == "eager" and not is_readable(rows)
+        return self.channels[0].inner_product and adapter_of(rows).mode == "eager" and not is_readable(rows)
 
 
 def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:

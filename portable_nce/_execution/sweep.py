@@ -25,6 +25,7 @@ from . import products as p
 from . import sets as s
 from .channels import Channel
 from .families import FamilySpec, PairsSpec, SoftmaxSpec, are_small, divisor_of, family_of, split_sharpness
+from .forms import form_of
 from .fusing import fused
 from .inputs import Arrays, Inputs
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
@@ -141,13 +142,15 @@ class Step:
         self.sets: s.TileSets
         negatives = 0
         if isinstance(spec.sets, s.PairRule):
-            self.source = Channels(spec.channels, constants.tiles[0], turned=spec.turned)
+            need_scale = spec.need_grad.scale
+            self.source = Channels(spec.channels, constants.tiles[0], turned=spec.turned, need_scale=need_scale)
             inputs = Inputs((like,), column_labels=constants.labels, column_numbers=constants.numbers)
             self.sets = s.RuleSets(spec.sets._replace(shape=numbers.whole), inputs, numbers.shape)
         else:
             self.source = GivenScores(n_columns)
             if not spec.given:
-                self.source = Products(constants.tiles, constants.scored, spec.need_grad, turned=spec.turned)
+                form = form_of(spec.channels[0].scores)
+                self.source = Products(form, constants.tiles, constants.scored, spec.need_grad, turned=spec.turned)
             if isinstance(spec.sets, s.SortedClasses):
                 assert spec.blocks is not None  # noqa: S101  (blocks end where classes end)
                 self.sets = s.ClassSets(spec.sets, spec.blocks, constants.labels)
@@ -169,9 +172,8 @@ class Step:
         for k in range(len(self.source.tiles)):
             sets = self.sets.of(k, start, block)
             if not isinstance(sets, Members):
-                tiles.append(
-                    _FilledTile(sets, *family.add_negatives(self.source.negative_scores(rows, k), sets, by_row))
-                )
+                scores, kept = self.source.negative_scores(rows, k)
+                tiles.append(_FilledTile(sets, *family.add_negatives(scores, sets, by_row), kept))
                 continue
             scores, kept = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
@@ -209,10 +211,8 @@ class Step:
             block = block._replace(losses=losses)
         to_rows: Arrays = ()
         if block.inputs.partners and self.spec.need_grad.rows and not self.spec.positives_in_tile:
-            partners, total = block.inputs.partners, None
-            for partner, cotangent in zip(partners, s.by_partner(losses.to_positive, len(partners)), strict=True):
-                total = p.plus(total, cotangent[:, None] * partner)
-            to_rows = (total,)
+            cotangents = s.by_partner(losses.to_positive, len(block.inputs.partners))
+            to_rows = self.source.pull_positives(block.rows, block.inputs, cotangents)
         to_columns: list[Array] = []
         for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
             cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)
@@ -254,7 +254,7 @@ class _OneSided:
     def __init__(self, spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> None:
         sets, first, given = spec.sets, inputs.rows[0], spec.channels[0].given
         if isinstance(sets, s.PairRule) and need_grad.gradients:  # a similarity's pullback returns all gradients
-            need_grad = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
+            need_grad = need_grad._replace(rows=True, columns=True, partners=True)
         self.spec, self.need_grad = spec, need_grad
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
         n_rows, n_columns = inputs.shape
@@ -268,7 +268,7 @@ class _OneSided:
         elif given:
             self.constants = Constants([()])
         else:
-            tiles, scored = Products.cut(inputs, need_grad, bounds)
+            tiles, scored = Products.cut(form_of(spec.channels[0].scores), inputs, need_grad, bounds)
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else ()
             self.constants = Constants(tiles, scored, tuple(labels))
             of_halves, turned = tiles[0].part is not None, p.sums_are_turned(tiles[0], self.blocks, n_rows)
@@ -355,7 +355,9 @@ class _OneSided:
         to_partners: list[Array | None] = [None] * len(self.inputs.partners)
         if self.step.returns_positives:
             cotangents = s.by_partner(gradients.pop(0), len(to_partners))
-            to_partners = [x[:, None] * self.inputs.rows[0] for x in cotangents]
+            assert isinstance(self.step.source, Products)  # noqa: S101  (others have no partners)
+            form, own = self.step.source.form, zip(self.inputs.partners, cotangents, strict=True)
+            to_partners = [form.pull_partner(form.rows(self.inputs.rows), *both)[1] for both in own]
         if self.diagonals is not None and not self.step_spec.apart:  # partners are columns
             if self.step.returns_positives:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]

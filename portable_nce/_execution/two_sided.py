@@ -18,7 +18,9 @@ from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from . import products as p
 from . import sets as s
+from .channels import Channel
 from .families import Softmax, SoftmaxSpec, are_small
+from .forms import form_of, partner_scores
 from .fusing import fused
 from .inputs import Arrays, Inputs
 from .row_losses import RowLosses, ScoreFacts
@@ -49,8 +51,7 @@ def square_sweep(spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> SweepR
     values, counts, to_by_row = square.finish()
     gradients = Gradients()
     if need_grad.gradients:
-        to_rows, to_columns = square.backward()
-        gradients = Gradients((to_rows,), (to_columns,), (), to_by_row)
+        gradients = Gradients(*square.backward(), (), to_by_row)
     return SweepResult(values, counts, gradients, square.family.facts.divisor)
 
 
@@ -92,12 +93,14 @@ class TileSpec(NamedTuple):
     ----------
     family : SoftmaxSpec
         The objective.
+    channel : Channel
+        The similarity.
     diagonals : Diagonals
         Positions of the positives, without their numbers.
     facts : ScoreFacts
         Facts about the scores, without numbers of rows and columns.
-    need_grad : tuple of bool
-        Whether cotangents of rows, and of columns, are needed.
+    need_grad : NeedGrad
+        Which gradients are needed.
     keep : bool
         Whether the first pass keeps its tile for the second.
     turned : bool
@@ -107,9 +110,10 @@ class TileSpec(NamedTuple):
     """
 
     family: SoftmaxSpec
+    channel: Channel
     diagonals: s.Diagonals
     facts: ScoreFacts
-    need_grad: tuple[bool, bool]
+    need_grad: NeedGrad
     keep: bool
     turned: bool
     clears: bool = False
@@ -125,7 +129,7 @@ class TilePasses:
         """Set up the family and the sets; `like` is an array of the rows."""
         self.spec, self.n_columns, self.xp = spec, numbers.shape[1], namespace_of(like)
         self.diagonals = spec.diagonals.with_numbers(numbers)
-        self.family = Softmax(self.xp, spec.family, spec.facts)
+        self.family, self.form = Softmax(self.xp, spec.family, spec.facts), form_of(spec.channel.scores)
 
     def sums(
         self,
@@ -133,59 +137,74 @@ class TilePasses:
         columns: p.Operand,
         both: bool,  # noqa: FBT001
         at: Position,
-    ) -> tuple[ExpSum, ExpSum | None, Array | None]:
+    ) -> tuple[ExpSum, ExpSum | None, Any]:
         """Exponential sums of the rows and, if the tile serves `both` sides, of the columns; and the tile, if kept.
 
-        A tile is kept as exponentials, or as scores if these need a shift.
+        A tile is kept as exponentials, or as scores if these need a shift, with what the pullback of the form needs.
         """
         family, keep, of_columns = self.family, self.spec.keep, None
-        scores = self._scores(rows, columns, at)
+        scores, residual = self._scores(rows, columns, at)
         if both and not family.unshifted:
             of_columns = family.accumulate(scores, 0, spare=False)[0]
         of_rows, terms = family.accumulate(scores, spare=family.unshifted or not keep)
         if both and family.unshifted:
             of_columns = ExpSum(None, adapter_of(terms).sum_along(terms, 0))
-        return of_rows, of_columns, (terms if family.unshifted else scores) if keep else None
+        return of_rows, of_columns, (terms if family.unshifted else scores, residual) if keep else None
 
     def cotangents(  # noqa: PLR0917  (all that is known of a tile)
         self,
         rows: p.Operand,
         columns: p.Operand,
-        kept: Array | None,
+        kept: Any,
         coefficients: Both,
         tops: Both,
         to_positive: Array | None,
         at: Position,
-    ) -> tuple[Array | None, Array | None]:
-        """Cotangents of rows and columns; `to_positive`: cotangents of the positives, if the only tile has them."""
-        cotangent = self._of_scores(rows, columns, kept, coefficients, tops, at)
+    ) -> tuple[Arrays, Arrays]:
+        """Cotangents of the operands; `to_positive`: cotangents of the positives, if the only tile has them."""
+        tile, residual = (None, None) if kept is None else kept
+        if kept is None:
+            tile, residual = self._scores(rows, columns, at)
+            tile = self.family.terms(tile, None) if self.family.unshifted else tile
+        cotangent = self._of_scores(tile, coefficients, tops)
         if self.spec.clears:
             cotangent = p.cleared(cotangent)
         if to_positive is not None:
             cotangent = self._sets(columns, at).put(cotangent, to_positive, 0, at[0], Inputs())
-        return p.pullback(cotangent, None, rows, columns, need_grad=self.spec.need_grad, turned=self.spec.turned)
+        need_grad = self.spec.need_grad
+        return self.form.pullback(
+            residual,
+            cotangent,
+            None,
+            rows,
+            columns,
+            need_grad=(need_grad.rows, need_grad.columns),
+            need_scale=need_grad.scale,
+            sums=None,
+            turned=self.spec.turned,
+        )
 
     def _sets(self, columns: p.Operand, at: Position) -> s.DiagonalSets:
         low = at[1]
         return s.DiagonalSets(self.diagonals, ((low, low + columns.x.shape[0]),), self.n_columns)
 
-    def _scores(self, rows: p.Operand, columns: p.Operand, at: Position) -> Array:
-        """Scores of a tile, -inf at pairs that are not negatives."""
-        return self._sets(columns, at).of(0, at[0], Inputs())(p.product(rows, columns), -math.inf)
+    def _scores(self, rows: p.Operand, columns: p.Operand, at: Position) -> tuple[Array, Any]:
+        """Scores of a tile, -inf at pairs that are not negatives, and what their pullback needs."""
+        scores, residual = self.form.tile(rows, columns)
+        return self._sets(columns, at).of(0, at[0], Inputs())(scores, -math.inf), residual
 
-    def _of_scores(  # noqa: PLR0917
-        self, rows: p.Operand, columns: p.Operand, kept: Array | None, coefficients: Both, tops: Both, at: Position
-    ) -> Array:
-        """Cotangent of the scores: the term of the rows and, with a second coefficient, the term of the columns."""
+    def _of_scores(self, scores: Array, coefficients: Both, tops: Both) -> Array:
+        """Cotangent of the scores: the term of the rows and, with a second coefficient, the term of the columns.
+
+        `scores` are exponentials if these need no shift.
+        """
         family, (of_rows, of_columns) = self.family, coefficients
         if family.unshifted:
-            terms = family.terms(self._scores(rows, columns, at), None) if kept is None else kept
             if of_columns is None:
-                return terms * of_rows[:, None]
+                return scores * of_rows[:, None]
             cotangent = p.outer_sum(of_rows, of_columns)
-            cotangent *= terms
+            cotangent *= scores
             return cotangent
-        scores = self._scores(rows, columns, at) if kept is None else kept
         cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
         if of_columns is None:
             return cotangent
@@ -207,9 +226,10 @@ class _Square:
     """State of a two-sided sweep over some rows and all columns; the columns that match these rows come first."""
 
     def __init__(self, spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> None:
-        self.need_grad, self.to_rows, self.to_columns, _ = need_grad
+        self.need_grad, self.to_rows, self.to_columns, *_ = need_grad
         self.inputs, self.rows, self.columns = inputs, inputs.rows[0], inputs.columns[0]
-        self.operand = p.Operand(*inputs.rows)
+        self.form = form_of(spec.channels[0].scores)
+        self.operand = self.form.rows(inputs.rows)
         self.by_row = inputs.by_row
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
@@ -231,13 +251,14 @@ class _Square:
         diagonals, self.numbers = s.without_numbers(spec.sets, (self.n, n_columns))
         self.tile_spec = TileSpec(
             spec.family,
+            spec.channels[0],
             diagonals,  # type: ignore[arg-type]
             facts,
-            (self.to_rows, self.to_columns),
+            need_grad,
             self.keep,
             p.sums_are_turned(columns, self.blocks, self.n),
         )
-        self.kept: dict[tuple[Array | int, int], Array | None] = {}  # tiles of the first pass
+        self.kept: dict[tuple[Array | int, int], Any] = {}  # tiles of the first pass
         self.sums: list[ExpSum] = []
         self.losses: list[RowLosses] = []
         self.to_positive: Array = None
@@ -276,7 +297,7 @@ class _Square:
         sums = self._pass(sums_of_tile, self.tile_spec)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            rows = p.Operand(*block)
+            rows = self.operand.with_arrays(block)
             column_sums, parts = self._exp_sums(carry), []
             for k in self.tiles_of(start):
                 # A rank without rows has no largest score of a column.
@@ -323,7 +344,7 @@ class _Square:
         """Losses and counts of the rows, and the cotangents of row weights and parameters."""
         xp = self.xp
         partners = s.partners(xp, self.diagonals, self.inputs)
-        scores = s.partner_scores(xp, self.rows, partners)
+        scores = partner_scores(self.form, self.operand, partners)
         self.losses = [self._finish_side(self.sums[0], scores, self.by_row)]
         if not self.spec.self_contrast:
             of_all = (scores, *self.by_row)
@@ -351,8 +372,8 @@ class _Square:
 
     # The gradients.
 
-    def backward(self) -> tuple[Array | None, Array | None]:
-        """Cotangents of rows and columns.
+    def backward(self) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        """Cotangents of the operands of rows and columns.
 
         With a_i and b_j the coefficients of row i and column j, the cotangent of the score of a negative is c_ij, where
         b_j is 0 in tiles that add to the row sums alone:
@@ -375,25 +396,23 @@ class _Square:
         cotangents = self._pass(cotangents_of_tile, self.tile_spec._replace(clears=scaling.clears))
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            rows, (coefficient, *top_of_rows) = p.Operand(*block[:count]), block[count:]
+            rows, (coefficient, *top_of_rows) = self.operand.with_arrays(block[:count]), block[count:]
             top = top_of_rows[0] if tops else None
-            to_rows: Array = None
+            to_rows: Arrays = ()
             to_columns = list(carry)
             for k in self.tiles_of(start):
                 own = by_tile[k] if self.serves_columns(start, k) else None
                 both_tops = (top, top_by_tile[k] if tops else None)
                 kept, at = self.kept.pop((start, k)) if self.keep else None, (start, self.bounds[k][0])
                 parts = cotangents(rows, self.tiles[k], kept, (coefficient, own), both_tops, to_positive, at)
-                if self.to_rows:
-                    to_rows = p.plus(to_rows, parts[0])
+                to_rows = tuple(map(p.plus, to_rows, parts[0])) if to_rows else parts[0]
                 if self.to_columns:
-                    to_columns[k] = p.plus(to_columns[k], parts[1])
-            return tuple(to_columns), (to_rows,) if self.to_rows else ()
+                    to_columns[k] = p.plus(to_columns[k], *parts[1])
+            return tuple(to_columns), to_rows
 
         init = p.empty_sums([tile.x for tile in self.tiles], turned=turned) if self.to_columns else ()
         xs = (*self.operand.arrays, of_rows, *tops)
-        carry, result = self.adapter.scan(step, init, xs, self.blocks)
-        to_rows = result[0] if self.to_rows else None
+        carry, to_rows = self.adapter.scan(step, init, xs, self.blocks)
         to_columns: Array = None
         if self.to_columns:
             carry = tuple(x.T for x in carry) if turned else carry
@@ -401,17 +420,18 @@ class _Square:
             to_columns = p.concat_rows(xp, parts)
         if not self.is_one_tile():
             to_rows, to_columns = self._with_positives(to_rows, to_columns)
-        return scaling.restored(to_rows), scaling.restored(to_columns)
+        of_rows = [*map(scaling.restored, to_rows)] or [None] * self.form.n_rows
+        return of_rows, (scaling.restored(to_columns),)
 
-    def _with_positives(self, to_rows: Array | None, to_columns: Array | None) -> tuple[Array | None, Array | None]:
+    def _with_positives(self, to_rows: Arrays, to_columns: Array | None) -> tuple[Arrays, Array | None]:
         """The cotangents of rows and columns, with the terms of the positives added."""
         each = s.by_partner(self.to_positive, len(self.diagonals.distances))
-        if self.to_rows:
-            partners = s.partners(self.xp, self.diagonals, self.inputs)
-            for partner, to_positive in zip(partners, each, strict=True):
-                to_rows = p.plus(to_rows, to_positive[:, None] * partner)
+        partners = s.partners(self.xp, self.diagonals, self.inputs)
+        pulled = [self.form.pull_partner(self.operand, *both) for both in zip(partners, each, strict=True)]
+        for parts, _ in pulled:
+            to_rows = tuple(map(p.plus, to_rows, parts)) if to_rows else to_rows
         if self.to_columns:
-            to_partners = [x[:, None] * self.rows for x in each]
+            to_partners = [to_partner for _, to_partner in pulled]
             to_columns = s.add_partners(self.xp, self.diagonals, self.inputs, to_columns, to_partners)
         return to_rows, to_columns
 

@@ -25,7 +25,8 @@ from portable_nce.pairings import Members
 
 N, K, D = 5, 7, 3
 PLAN = SoftmaxSpec(pnce.objectives.info_nce())
-ALL = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
+ALL = NeedGrad(gradients=True, rows=True, columns=True, partners=True, scale=True)
+SINE = pnce.similarities.elementwise("cosine", np.sin, np.cos)
 
 
 def matrix_of(similarity: Any, pairing: Any, *shape: int) -> ScoreMatrix:
@@ -47,11 +48,17 @@ MATRICES = {
     "products of views": lambda: matrix_of("cosine", pairings.two_views(), 6, 6),
     "scores": lambda: matrix_of_scores(np.random.default_rng(2).normal(size=(N, K)), pairings.diagonal(), None),
     "distances": lambda: matrix_of("neg_euclidean", pairings.diagonal(), N, K),
+    "squared distances": lambda: matrix_of("neg_sq_euclidean", pairings.diagonal(), N, K),
+    "functions of cosines": lambda: matrix_of(SINE, pairings.diagonal(), N, K),
+    "distances in a mask": lambda: matrix_of("neg_euclidean", pairings.labels(*LABELS), N, K),
     "products in a mask": lambda: matrix_of("dot", pairings.labels(*LABELS), N, K),
     "products in a mask without own pairs": lambda: matrix_of("dot", pairings.labels(LABELS[0]), N, N),
     "tokens": lambda: matrix_of(pnce.similarities.max_sim(), pairings.diagonal(), N, K, 2),
 }
-BY_PRODUCTS = {"products", "products of a queue", "products of views"}
+BY_PRODUCTS = {
+    *("products", "products of a queue", "products of views"),
+    *("distances", "squared distances", "functions of cosines"),
+}
 TILES = {"one tile": 100, "tiles": 3}
 
 
@@ -76,7 +83,8 @@ def scores_of(engine: _OneSided) -> list[tuple[Any, Any]]:
     if isinstance(source, Channels):
         return [source.scores(rows, 0)]
     tiles = [source.negative_scores(rows, k) for k in range(len(source.tiles))]
-    return [((np.where(x < -1e100, 0.0, x),), None) for x in tiles]  # empty slots of a queue have the lowest score
+    # Empty slots of a queue have the lowest score.
+    return [((np.where(x < -1e100, 0.0, x),), kept) for x, kept in tiles]
 
 
 def moved_by(arrays: tuple[Any, ...], directions: list[Any], step: float) -> tuple[Any, ...]:

@@ -142,9 +142,10 @@ def test_products_of_several_tiles_are_those_that_torch_makes(name: str) -> None
     assert told[0] == told[1]
 
 
-def test_distances_take_no_products_and_searches_no_gradients() -> None:
-    text = repr(pnce.explain(pnce.info_nce, X, Y, similarity="neg_euclidean"))
-    assert f"products  none; {FEATURES} differences of features for each score" in text
+def test_distances_are_products_of_longer_rows_and_searches_have_no_gradients() -> None:
+    (sweep,) = pnce.explain(pnce.info_nce, X, Y, similarity="neg_euclidean").sweeps
+    assert sweep.name == "one-sided sweep of inner products"
+    assert sweep.products == pytest.approx(3 + 4 / FEATURES)
     text = repr(pnce.explain(pnce.diagnostics.top_k, X, Y, 3))
     assert "\nsearch, one pass\n" in text
     assert f"products  1 of 60 x 60 x {FEATURES}" in text
@@ -173,9 +174,10 @@ def test_sizes_are_those_asked_for() -> None:
     assert (sweep.block, sweep.tile, sweep.memory) == (100, N, 4 * 100 * N)
 
 
+SHIFTED = pnce.similarities.shifted_columns("neg_euclidean", np.ones(N, dtype=np.float32))
 REASONS: dict[str, tuple[Any, str]] = {
     "mask": (lambda: pnce.info_nce(QUERY, KEY, mask=np.ones((N, N), dtype=np.bool_)), "a mask is given"),
-    "distance": (lambda: pnce.info_nce(QUERY, KEY, similarity="neg_euclidean"), "no inner product"),
+    "shifted": (lambda: pnce.info_nce(QUERY, KEY, similarity=SHIFTED), "no function of inner products"),
     "scores": (lambda: pnce.from_scores.info_nce(QUERY[:D], positives=np.arange(D)), "scores are given"),
     "pairs": (lambda: pnce.info_nce(QUERY, KEY, positives=np.eye(N, dtype=np.bool_)), "a rule for each pair"),
     "labels": (lambda: pnce.supcon(QUERY[:D], LABELS[:D] % 2), "the matrix is small"),

@@ -202,6 +202,51 @@ def test_kinks(variant: Variant, loss: str, similarity: str, block_size: int | N
             assert not any(flatten(of_rows)), kind
 
 
+def moved(seed: int, origin: float = 0.0, unit: float = 1.0, centres: float = 0.0, copies: int = 1) -> Nested:
+    """Six rows around an origin, or around two centres, some of them copies of one another."""
+    rows = [row for row in sixteenths((6, 3), seed) for _ in range(copies)][:6]
+    return [[origin + centres * (-1) ** (k // 2) + unit * a for a in row] for k, row in enumerate(rows)]
+
+
+def near(rows: Nested, unit: float) -> Nested:
+    """Rows moved by a small amount each."""
+    return [
+        [a + unit * b for a, b in zip(*both, strict=True)] for both in zip(rows, sixteenths((6, 3), 9), strict=True)
+    ]
+
+
+CLOSE: dict[str, tuple[Nested, Nested]] = {
+    "far from the origin": (moved(1, origin=1024.0), moved(2, origin=1024.0)),
+    "pairs close together": (moved(1), near(moved(1), 2.0**-10)),
+    "pairs of one row": (moved(1, copies=3), moved(1, copies=3)),
+    "clusters far apart": (moved(1, centres=256.0, unit=0.125), near(moved(1, centres=256.0, unit=0.125), 2.0**-4)),
+}
+"""Rows much closer together than they are long: distances by products of matrices would cancel."""
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+@pytest.mark.parametrize("block_size", BLOCKS)
+@pytest.mark.parametrize("similarity", ["neg_sq_euclidean", "neg_euclidean", "cauchy"])
+@pytest.mark.parametrize("kind", CLOSE)
+def test_distances_of_close_rows(
+    variant: Variant, kind: str, similarity: str, block_size: int | None, dtype: str | None
+) -> None:
+    """Value and gradients keep the digits of float32 where a library has float64, and most of those of float64."""
+    within = 2.0**-19 if variant.eps(dtype) > 1e-9 else 2.0**-23  # float32, or float64
+    within = 2.0**-3 if variant.library == "mlx" else within  # products in float32
+    rows, columns = CLOSE[kind]
+    arguments, options = {"query": rows, "positive_key": columns}, {"similarity": similarity, "temperature": 0.5}
+    case = replace(example("info_nce", 6), arguments=arguments, constants={}, options=options)
+    wanted = oracles.case_value_and_gradients(case)
+    value, gradients = value_and_gradients(
+        "info_nce", arrays_of(variant, case, dtype), block_size=block_size, **options
+    )
+    assert_finite(variant, value, gradients, kind)
+    assert oracles.error(variant.to_list(value), wanted[0], 1e-3) <= within
+    for name, exact in wanted[1].items():
+        assert oracles.error(variant.to_list(gradients[name]), exact) <= within, name
+
+
 @pytest.mark.parametrize("dtype", ["float32"])
 @pytest.mark.parametrize("power", [2.0**-100, 2.0**100])
 @pytest.mark.parametrize("block_size", BLOCKS)
