@@ -781,7 +781,7 @@ def agreement(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def catalogue(session: nox.Session) -> None:
     """Write docs/catalogue.md from the code."""
-    page = environment(session, "all").capture("python", "tools/catalogue.py")
+    page = environment(session, "all").capture("python", "tools/loss_table.py")
     (ROOT / "docs" / "catalogue.md").write_text(page, encoding="utf-8")
 
 

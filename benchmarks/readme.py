@@ -250,10 +250,10 @@ def summary(page: str) -> str:
     return table + "\n" + "\n".join(filled) + "\n"
 
 
-def with_numbers(page: str, made: str) -> str:
+def with_numbers(page: str, made: str, begin: str = BEGIN, end: str = END) -> str:
     """Insert generated text into a page."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
 
 
 def draw(page: str, path: Path) -> None:

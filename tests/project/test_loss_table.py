@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import catalogue
+import loss_table
 
 
 def test_the_catalogue_page_is_written_from_the_code() -> None:
-    assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page()
+    assert loss_table.PAGE.read_text(encoding="utf-8") == loss_table.page()

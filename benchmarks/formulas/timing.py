@@ -1,0 +1,193 @@
+"""Measure rows of the catalogue on one library and one core: a process that answers requests.
+
+A request is a line of JSON, ``{"row": title, "rows": 1024, "width": 128, "seconds": 1.0}``; so is the answer, with the
+largest difference of the checked quantities, the median times, their ratios to the formula's, the number of rounds, and
+if the request says ``"memory": true``, the peak memory. Contestants take turns in each round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from contestants import Setting, memory_of, seconds_of
+
+from . import ROWS, Row, kit
+
+OURS: Final = "portable_nce"
+FORMULA: Final = "formula"
+ROUNDS: Final = 25
+"""Maximum number of rounds."""
+SHORTEST: Final = 0.002
+"""Shorter calls are repeated within a round, for about this many seconds."""
+TOLERANCE: Final = 3e-3
+"""Largest allowed difference of float32 values and gradients, relative to the largest entry: formulas cancel."""
+
+Run: TypeAlias = Callable[[], Sequence[Any]]
+"""Compute the checked quantities: a value, then gradients."""
+
+
+class Contestant(NamedTuple):
+    """A call, and the bytes that a compiler says it takes above its arguments and results."""
+
+    run: Run
+    bytes: int | None = None
+
+
+def on_torch(function: Callable[..., Any], arrays: Sequence[Any], gradients: int) -> Contestant:
+    """Run a function of tensors and its backward pass."""
+    import torch  # noqa: PLC0415  (a process imports only its library)
+
+    torch.set_num_threads(1)
+    given = [torch.asarray(x) for x in arrays]
+    for x in given[:gradients]:
+        x.requires_grad_()
+
+    def run() -> list[Any]:
+        value = function(*given)
+        if not gradients:
+            return [value]
+        value.backward()
+        found = [value.detach(), *(x.grad for x in given[:gradients])]
+        for x in given[:gradients]:
+            x.grad = None
+        return found
+
+    return Contestant(run)
+
+
+def on_jax(function: Callable[..., Any], arrays: Sequence[Any], gradients: int) -> Contestant:
+    """Run the compiled value and gradients of a function of arrays."""
+    import jax  # noqa: PLC0415
+
+    given = [jax.numpy.asarray(x) for x in arrays]
+    whole = (
+        jax.value_and_grad(function, argnums=tuple(range(gradients))) if gradients else lambda *x: (function(*x), ())
+    )
+    compiled = jax.jit(whole).lower(*given).compile()
+    analysis: Any = compiled.memory_analysis()
+    wait: Callable[..., Any] = jax.block_until_ready
+
+    def run() -> list[Any]:
+        value, found = wait(compiled(*given))
+        return [value, *found]
+
+    return Contestant(run, int(analysis.temp_size_in_bytes))
+
+
+def ours_on_numpy(function: Callable[..., Any], arrays: Sequence[Any], gradients: int) -> Run:
+    """Run our value and gradients of a function of arrays."""
+    import portable_nce as pnce  # noqa: PLC0415
+
+    if not gradients:
+        return lambda: [function(*arrays)]
+    whole = pnce.value_and_grad(function, argnums=tuple(range(gradients)))
+
+    def run() -> list[Any]:
+        value, found = whole(*arrays)
+        return [value, *found]
+
+    return run
+
+
+def contestants(row: Row, library: str, arrays: Sequence[Any]) -> Iterator[tuple[str, Contestant]]:
+    """Give our loss, the formula, and the installed peers."""
+    if library == "numpy":
+        yield OURS, Contestant(ours_on_numpy(row.ours, arrays, row.gradients))
+        by_hand, own = row.by_hand, kit(library)
+        yield FORMULA, Contestant((lambda: by_hand(*arrays)) if by_hand else (lambda: [row.formula(own, *arrays)]))
+        return
+    prepare = {"torch": on_torch, "jax": on_jax}[library]
+    yield OURS, prepare(row.ours, arrays, row.gradients)
+    own = kit(library)
+    yield FORMULA, prepare(lambda *given: row.formula(own, *given), arrays, row.gradients)
+    for peer in row.peers:
+        if peer.library == library:
+            try:
+                loss = peer.make()
+            except ImportError:
+                continue
+            yield peer.name, prepare(loss, arrays, row.gradients)
+
+
+def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Largest difference of arrays, relative to the largest entry of each."""
+    worst = 0.0
+    for own, other in zip(found, expected, strict=True):
+        a, b = np.asarray(own, dtype=np.float64), np.asarray(other, dtype=np.float64)
+        if a.shape != b.shape:
+            raise ValueError(f"expected shape {b.shape}, got {a.shape}")
+        worst = max(worst, float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30)))
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def checked(runs: Mapping[str, Run]) -> float:
+    """Compare all contestants with the formula."""
+    expected = runs[FORMULA]()
+    differences = {name: difference(run(), expected) for name, run in runs.items() if name != FORMULA}
+    wrong = {name: number for name, number in differences.items() if not number <= TOLERANCE}
+    if wrong:
+        raise ValueError(f"expected the values and gradients of the formula, got differences {wrong}")
+    return max(differences.values())
+
+
+def timed(runs: Mapping[str, Run], seconds: float) -> dict[str, Any]:
+    """Let the contestants take turns for about these seconds, at least one round."""
+    setting = Setting(0, 0)
+    once = {name: seconds_of(run, setting) for name, run in runs.items()}
+    repeats = {name: max(1, int(SHORTEST / max(cost, 1e-6))) for name, cost in once.items()}
+    rounds = max(1, min(ROUNDS, int(seconds / sum(once[name] * repeats[name] for name in runs))))
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(statistics.median(seconds_of(run, setting) for _ in range(repeats[name])))
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(own, times[FORMULA], strict=True))
+        for name, own in times.items()
+        if name != FORMULA
+    }
+    return {"rounds": rounds, "seconds": {name: statistics.median(own) for name, own in times.items()}, "ratio": ratios}
+
+
+def measured(row: Row, library: str, rows: int, width: int, seconds: float, *, memory: bool) -> dict[str, Any]:
+    """Check, then measure a row."""
+    arrays = row.draw(rows, width, "float32")
+    entered = dict(contestants(row, library, arrays))
+    runs = {name: each.run for name, each in entered.items()}
+    found: dict[str, Any] = {}
+    if memory:
+        gradients = sum(x.nbytes for x in arrays[: row.gradients])
+        found["memory"] = {
+            name: max(0, memory_of(each.run, gradients)[0]) if each.bytes is None else each.bytes
+            for name, each in entered.items()
+        }
+    else:  # the small batches, whose first calls are slow
+        found["difference"] = checked(runs)
+        checked(runs)
+    return {**found, **timed(runs, seconds)}
+
+
+def main(library: str, core: str) -> None:
+    """Answer requests on one core: the processor time of all threads is measured."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries print, too
+    os.sched_setaffinity(0, {int(core)})
+    by_title = {row.title: row for row in ROWS}
+    for line in sys.stdin:
+        request = json.loads(line)
+        row, started = by_title[request.pop("row")], time.perf_counter()
+        try:
+            answer = measured(row, library, **request)
+        except Exception as error:  # noqa: BLE001  (the other rows go on)
+            answer = {"failed": f"{type(error).__name__}: {error}"[:500]}
+        answer["took"] = time.perf_counter() - started
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
