@@ -94,7 +94,7 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
 
 class Bar:

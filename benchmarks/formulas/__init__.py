@@ -61,7 +61,10 @@ def missing() -> set[str]:
     """List what has neither a row nor a reason; each rule of mining is wanted on each side."""
     there = {row.name for row in ROWS} | {row.title for row in ROWS}
     rules = get_args(pnce.typing.MiningRule)
-    mined = {item for row in labels.ROWS if isinstance(row.formula, partial) for item in row.formula.keywords.items()}
+    mined = {item for row in ROWS if isinstance(row.formula, partial) for item in row.formula.keywords.items()}
     return (names() - there - WITHOUT_FORMULA.keys()) | {
-        f"mining of {side} {rule}" for side in ("positives", "negatives") for rule in rules if (side, rule) not in mined
+        f"mining of {side} by {rule!r}"
+        for side in ("positives", "negatives")
+        for rule in rules
+        if (side, rule) not in mined
     }

@@ -44,7 +44,6 @@ def on_torch(function: Callable[..., Any], arrays: Sequence[Any], gradients: int
     """Run a function of tensors and its backward pass."""
     import torch  # noqa: PLC0415  (a process imports only its library)
 
-    torch.set_num_threads(1)
     given = [torch.asarray(x) for x in arrays]
     for x in given[:gradients]:
         x.requires_grad_()
