@@ -203,6 +203,11 @@ def ratio_of(cell: Mapping[str, Any] | None, name: str = OURS) -> str:
     return f"{digits}*" if cell["rounds"] < FEW else digits
 
 
+def of_peer(cell: Mapping[str, Any] | None, name: str) -> str:
+    """Write the time of a peer, if it is installed."""
+    return "fails" if cell and name in cell.get("failed peers", ()) else ratio_of(cell, name)
+
+
 def mebibytes(count: float) -> str:
     """Write an amount of memory."""
     return f"{count / 2**20:.0f}"
@@ -271,7 +276,7 @@ def table(rows: Iterable[Row], cells: Mapping[Key, Cell]) -> str:
         peak = cells.get((row.title, "torch", SIZES[-1]), {}).get("memory", {})
         memory = [mebibytes(peak[name]) if name in peak else "" for name in (OURS, FORMULA)]
         found = [(peer.name, cells.get((row.title, peer.library, SIZES[1]))) for peer in row.peers]
-        peers = "; ".join(f"{name} {ratio_of(cell, name)}" for name, cell in found if ratio_of(cell, name))
+        peers = "; ".join(f"{name} {text}" for name, cell in found if (text := of_peer(cell, name)))
         way = f", {row.way}" if row.way else ""
         lines.append((f"`{row.name}`{way}", *ratios, *memory, peers))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -7,12 +7,14 @@ if the request says ``"memory": true``, the peak memory. Contestants take turns 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,6 +28,10 @@ ROUNDS: Final = 25
 """Maximum number of rounds."""
 SHORTEST: Final = 0.002
 """Shorter calls are repeated within a round, for about this many seconds."""
+CHECKED: Final = 128
+"""Rows of the batch on which a formula is checked before it is timed."""
+MEMORY: Final = 12 * 2**30
+"""Bytes that a process may allocate."""
 TOLERANCE: Final = 3e-3
 """Largest allowed difference of float32 values and gradients, relative to the largest entry: formulas cancel."""
 
@@ -95,24 +101,20 @@ def ours_on_numpy(function: Callable[..., Any], arrays: Sequence[Any], gradients
     return run
 
 
-def contestants(row: Row, library: str, arrays: Sequence[Any]) -> Iterator[tuple[str, Contestant]]:
-    """Give our loss, the formula, and the installed peers."""
+def prepared(row: Row, library: str, rows: int, width: int, *, peers: bool = True) -> dict[str, Contestant]:
+    """Draw the arrays of a row, and give our loss, the formula, and the installed peers."""
+    arrays, own = row.draw(rows, width, "float32"), kit(library)
     if library == "numpy":
-        yield OURS, Contestant(ours_on_numpy(row.ours, arrays, row.gradients))
-        by_hand, own = row.by_hand, kit(library)
-        yield FORMULA, Contestant((lambda: by_hand(*arrays)) if by_hand else (lambda: [row.formula(own, *arrays)]))
-        return
-    prepare = {"torch": on_torch, "jax": on_jax}[library]
-    yield OURS, prepare(row.ours, arrays, row.gradients)
-    own = kit(library)
-    yield FORMULA, prepare(lambda *given: row.formula(own, *given), arrays, row.gradients)
-    for peer in row.peers:
+        by_hand = row.by_hand or (lambda *given: [row.formula(own, *given)])
+        ours = ours_on_numpy(row.ours, arrays, row.gradients)
+        return {OURS: Contestant(ours), FORMULA: Contestant(lambda: by_hand(*arrays))}
+    on_library = {"torch": on_torch, "jax": on_jax}[library]
+    functions = {OURS: row.ours, FORMULA: lambda *given: row.formula(own, *given)}
+    for peer in row.peers if peers else ():
         if peer.library == library:
-            try:
-                loss = peer.make()
-            except ImportError:
-                continue
-            yield peer.name, prepare(loss, arrays, row.gradients)
+            with contextlib.suppress(ImportError):
+                functions[peer.name] = peer.make()
+    return {name: on_library(function, arrays, row.gradients) for name, function in functions.items()}
 
 
 def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
@@ -126,14 +128,19 @@ def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
     return worst if np.isfinite(worst) else float("inf")
 
 
-def checked(runs: Mapping[str, Run]) -> float:
+def checked(entered: Mapping[str, Contestant]) -> float:
     """Compare all contestants with the formula."""
-    expected = runs[FORMULA]()
-    differences = {name: difference(run(), expected) for name, run in runs.items() if name != FORMULA}
+    expected = entered[FORMULA].run()
+    differences = {name: difference(each.run(), expected) for name, each in entered.items() if name != FORMULA}
     wrong = {name: number for name, number in differences.items() if not number <= TOLERANCE}
     if wrong:
         raise ValueError(f"expected the values and gradients of the formula, got differences {wrong}")
     return max(differences.values())
+
+
+def peak(each: Contestant, gradients: int) -> int:
+    """Measure the bytes of a first call above its gradients, unless the compiler knows."""
+    return max(0, memory_of(each.run, gradients)[0]) if each.bytes is None else each.bytes
 
 
 def timed(runs: Mapping[str, Run], seconds: float) -> dict[str, Any]:
@@ -154,34 +161,45 @@ def timed(runs: Mapping[str, Run], seconds: float) -> dict[str, Any]:
     return {"rounds": rounds, "seconds": {name: statistics.median(own) for name, own in times.items()}, "ratio": ratios}
 
 
+def failures(entered: dict[str, Contestant]) -> list[str]:
+    """Call each contestant once, and remove the peers that fail."""
+    failed = []
+    for name, each in [*entered.items()]:
+        try:
+            each.run()
+        except (MemoryError, RuntimeError):
+            if name in {OURS, FORMULA}:
+                raise
+            failed.append(name)
+            del entered[name]
+    return failed
+
+
 def measured(row: Row, library: str, rows: int, width: int, seconds: float, *, memory: bool) -> dict[str, Any]:
-    """Check, then measure a row."""
-    arrays = row.draw(rows, width, "float32")
-    entered = dict(contestants(row, library, arrays))
-    runs = {name: each.run for name, each in entered.items()}
-    found: dict[str, Any] = {}
+    """Measure a row; peak memory of large batches, without peers, some of which take the cube of the rows."""
+    entered, found = prepared(row, library, rows, width, peers=not memory), dict[str, Any]()
     if memory:
-        gradients = sum(x.nbytes for x in arrays[: row.gradients])
-        found["memory"] = {
-            name: max(0, memory_of(each.run, gradients)[0]) if each.bytes is None else each.bytes
-            for name, each in entered.items()
-        }
-    else:  # the small batches, whose first calls are slow
-        found["difference"] = checked(runs)
-        checked(runs)
-    return {**found, **timed(runs, seconds)}
+        gradients = sum(x.nbytes for x in row.draw(rows, width, "float32")[: row.gradients])
+        found["memory"] = {name: peak(each, gradients) for name, each in entered.items()}
+    for _ in range(1 if memory else 2):  # first calls are slow, second ones record programs
+        failed = failures(entered)
+        found |= {"failed peers": failed} if failed else {}
+    return {**found, **timed({name: each.run for name, each in entered.items()}, seconds)}
 
 
 def main(library: str, core: str) -> None:
     """Answer requests on one core: the processor time of all threads is measured."""
     answers, sys.stdout = sys.stdout, sys.stderr  # libraries print, too
     os.sched_setaffinity(0, {int(core)})
-    by_title = {row.title: row for row in ROWS}
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    by_title, differences = {row.title: row for row in ROWS}, dict[str, float]()
     for line in sys.stdin:
         request = json.loads(line)
         row, started = by_title[request.pop("row")], time.perf_counter()
         try:
-            answer = measured(row, library, **request)
+            if row.title not in differences:
+                differences[row.title] = checked(prepared(row, library, CHECKED, request["width"]))
+            answer = {"difference": differences[row.title], **measured(row, library, **request)}
         except Exception as error:  # noqa: BLE001  (the other rows go on)
             answer = {"failed": f"{type(error).__name__}: {error}"[:500]}
         answer["took"] = time.perf_counter() - started

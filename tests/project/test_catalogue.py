@@ -90,17 +90,38 @@ def test_a_wrong_formula_is_refused(wrong: str) -> None:
 
     changed = replace(row, formula=formula)
     with pytest.raises(ValueError, match="expected the values and gradients of the formula, got differences"):
-        timing.measured(changed, "torch", *SIZE, 0.0, memory=False)
+        timing.checked(timing.prepared(changed, "torch", *SIZE, peers=False))
 
 
 def test_a_row_is_measured_in_rounds() -> None:
     row = ROWS["bounds.vub"]
+    assert timing.checked(timing.prepared(row, "numpy", *SIZE)) < timing.TOLERANCE
     found = timing.measured(row, "numpy", *SIZE, 0.01, memory=False)
-    assert found["difference"] < timing.TOLERANCE
     assert found["rounds"] >= 1
     assert found["seconds"].keys() == {timing.OURS, timing.FORMULA}
     assert found["ratio"].keys() == {timing.OURS}
     assert timing.measured(row, "numpy", *SIZE, 0.0, memory=True)["memory"].keys() == {timing.OURS, timing.FORMULA}
+
+
+def test_a_peer_that_fails_is_left_out() -> None:
+    def make() -> Callable[..., Any]:
+        def fails(*_: Any) -> Any:
+            raise RuntimeError("not enough memory")
+
+        return fails
+
+    def missing() -> Callable[..., Any]:
+        raise ImportError
+
+    peers = tuple(
+        formulas.Peer(name=f.__name__, library=library, make=f)
+        for f, library in ((make, "torch"), (missing, "torch"), (missing, "jax"))
+    )
+    found = timing.measured(replace(ROWS["bounds.vub"], peers=peers), "torch", *SIZE, 0.0, memory=False)
+    assert found["failed peers"] == ["make"]
+    assert found["ratio"].keys() == {timing.OURS}
+    assert catalogue.of_peer(found, "make") == "fails"
+    assert catalogue.of_peer(found, "missing") == ""
 
 
 def test_a_run_measures_in_processes_and_keeps_what_is_not_measured_again(
