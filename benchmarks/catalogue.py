@@ -55,6 +55,10 @@ LIMIT: Final = 6.0
 """Seconds of three calls of a row's contestants, of which a first and a second one warm up."""
 SECONDS: Final[Mapping[int, float]] = {128: 0.25, 1024: 0.5}
 """Seconds of the rounds at a size; at larger ones as many as the calls of two rounds."""
+PATIENCE: Final = 60.0
+"""Seconds after which a row is given up."""
+GRACE: Final = 15.0
+"""Seconds that the last rows have when the minutes are over."""
 FEW: Final = 3
 """Fewer rounds are marked."""
 ONE_THREAD: Final = {
@@ -80,15 +84,25 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
         )
 
-    def ask(self, **request: Any) -> Cell:
-        """Measure a row."""
+    def ask(self, patience: float, **request: Any) -> Cell:
+        """Measure a row; a process that takes too long is ended."""
         assert self.process.stdin is not None  # noqa: S101  (pipes were requested)
         assert self.process.stdout is not None  # noqa: S101
+        too_late = threading.Event()
+
+        def end() -> None:
+            too_late.set()
+            self.process.kill()
+
+        timer = threading.Timer(patience, end)
+        timer.start()
         try:
             print(json.dumps(request), file=self.process.stdin, flush=True)
             answer: Cell = json.loads(self.process.stdout.readline())
         except (OSError, ValueError):
-            return {"failed": f"the process ended, {self.process.poll()}"}
+            return {"skipped": True} if too_late.is_set() else {"failed": "the process ended"}
+        finally:
+            timer.cancel()
         return answer
 
     def close(self) -> None:
@@ -151,12 +165,13 @@ def measure(
             once = expected_seconds(cells, key)
             if time.monotonic() > ends or (size == SIZES[-1] and 3 * once > limit):
                 cells[key] = {"skipped": True}
-                bar.step(title)
+                bar.step(title, of_cell(key, cells[key]))
                 continue
             seconds = SECONDS.get(size, 2.5 * once)
-            cell = worker.ask(row=title, rows=size, width=WIDTH, seconds=seconds, memory=size == SIZES[-1])
+            patience = min(PATIENCE, ends + GRACE - time.monotonic())
+            cell = worker.ask(patience, row=title, rows=size, width=WIDTH, seconds=seconds, memory=size == SIZES[-1])
             cells[key] = rounded(cell)
-            if "failed" in cell:
+            if "seconds" not in cell:
                 worker.close()
                 worker = Worker(library, core)
             bar.step(f"{LIBRARIES[library]} {size} {title}", of_cell(key, cell))
@@ -184,6 +199,8 @@ def of_cell(key: Key, cell: Cell) -> str:
     start = f"{LIBRARIES[library]:8}{size:5}  {title:58.58}"
     if "failed" in cell:
         return f"{start} FAILED: {cell['failed']}"
+    if "skipped" in cell:
+        return f"{start}       -"
     seconds = cell["seconds"]
     times = f"{1000 * seconds[OURS]:9.2f} ms, formula {1000 * seconds[FORMULA]:9.2f} ms"
     others = "".join(f", {name} {ratio:.2f}" for name, ratio in cell["ratio"].items() if name != OURS)

@@ -155,7 +155,8 @@ def test_what_would_take_too_long_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
             assert library == "numpy"
             assert core >= 0
 
-        def ask(self, **request: Any) -> dict[str, Any]:
+        def ask(self, patience: float, **request: Any) -> dict[str, Any]:
+            assert patience > 0
             asked.append(request["rows"])
             return {"rounds": 1, "seconds": {"portable_nce": 1.0, "formula": 0.5}, "ratio": {"portable_nce": 2.0}}
 
@@ -173,6 +174,13 @@ def test_what_would_take_too_long_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
     cells = catalogue.measure(rows, catalogue.SIZES, ["numpy"], minutes=0)
     assert asked == [128, 1024]
     assert all(cell == {"skipped": True} for cell in cells.values())
+
+
+def test_a_process_that_takes_too_long_or_ends_is_given_up() -> None:
+    for patience, expected in ((0.0, {"skipped": True}), (60.0, {"failed": "the process ended"})):
+        worker = catalogue.Worker("numpy", 1 << 20)  # which ends, as there is no such core
+        assert worker.ask(patience, row="bounds.vub") == expected
+        worker.close()
 
 
 def test_the_page_is_made_of_the_record() -> None:
