@@ -142,6 +142,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "bench": (
         TORCH,
         *extras("jax", "demo"),
+        PEERS["info-nce-pytorch"],
         PEERS["optax"],
         PEERS["pytorch-metric-learning"],
         "numpy",
@@ -626,6 +627,13 @@ def bench(session: nox.Session) -> None:
     """Benchmark against the roofline and other libraries; options after ``--``, such as ``--only clip``."""
     env = {"PYTHONPATH": str(ROOT / "benchmarks")}  # the safe path excludes the folder of the script
     environment(session, "bench").run("python", "benchmarks/speed.py", *session.posargs, env=env)
+
+
+@nox.session(venv_backend="none")
+def formulas(session: nox.Session) -> None:
+    """Time every loss beside its plain formula; options after ``--``, such as ``--only nca`` or ``--record``."""
+    env = {"PYTHONPATH": str(ROOT / "benchmarks")}  # as above
+    environment(session, "bench").run("python", "benchmarks/catalogue.py", *session.posargs, env=env)
 
 
 @nox.session(venv_backend="none")

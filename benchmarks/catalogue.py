@@ -12,9 +12,9 @@ median over rounds in which both take turns; each library has a process of its o
 measured. `--only` takes names, or parts of titles such as `neg_sq`. A `*` marks fewer than three rounds; `-` what
 would take longer than the limit of a row, or than `--minutes`.
 
-`--record` keeps what is not measured again. It writes benchmarks/catalogue.json, a table in docs/speed.md, and by
-`readme.py` three rows of README.md. Needs torch and JAX; optional are tqdm, pytorch-metric-learning, info-nce-pytorch
-and optax.
+`--record` keeps what is not measured again, with its day; delete the record to begin anew. It writes
+benchmarks/catalogue.json, a table in docs/speed.md, and by `readme.py` three rows of README.md. Needs torch and JAX;
+optional are tqdm, pytorch-metric-learning, info-nce-pytorch and optax.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ WIDTH: Final = 128
 PACKAGES: Final = ("numpy", "torch", "jax", "optax", "pytorch-metric-learning", "info-nce-pytorch")
 MINUTES: Final = 9.5
 LIMIT: Final = 6.0
-"""Seconds of three calls of a row's contestants, of which a first and a second one warm up."""
-SECONDS: Final[Mapping[int, float]] = {128: 0.25, 1024: 0.5}
-"""Seconds of the rounds at a size; at larger ones as many as the calls of two rounds."""
+"""Seconds of three calls of a row's contestants: one that warms up and shows the memory, and two rounds."""
+SECONDS: Final[Mapping[int, float]] = {128: 0.15, 1024: 0.35}
+"""Seconds of the rounds at a size; at larger ones those of two calls."""
 PATIENCE: Final = 60.0
 """Seconds after which a row is given up."""
 GRACE: Final = 15.0
@@ -134,12 +134,13 @@ class Bar:
 
 
 def expected_seconds(cells: Mapping[Key, Cell], key: Key) -> float:
-    """Predict the time of one call of each contestant from a smaller size: it grows with the square of the rows."""
+    """Predict the time of our call and the formula's from a smaller size: it grows with the square of the rows."""
     title, library, rows = key
     known = [size for size in SIZES if size < rows and "seconds" in cells.get((title, library, size), {})]
     if not known:
         return 0.0
-    total: float = sum(cells[title, library, known[-1]]["seconds"].values())
+    seconds = cells[title, library, known[-1]]["seconds"]
+    total: float = seconds[OURS] + seconds[FORMULA]
     return total * (rows / known[-1]) ** 2
 
 
@@ -167,8 +168,8 @@ def measure(
                 cells[key] = {"skipped": True}
                 bar.step(title, of_cell(key, cells[key]))
                 continue
-            seconds = SECONDS.get(size, 2.5 * once)
-            patience = min(PATIENCE, ends + GRACE - time.monotonic())
+            seconds = SECONDS.get(size, 1.5 * once)
+            patience = min(max(PATIENCE, 10 * limit), ends + GRACE - time.monotonic())
             cell = worker.ask(patience, row=title, rows=size, width=WIDTH, seconds=seconds, memory=size == SIZES[-1])
             cells[key] = rounded(cell)
             if "seconds" not in cell:
@@ -257,7 +258,9 @@ def with_cells(record: Mapping[str, Any], cells: Mapping[Key, Cell]) -> dict[str
     """Put measurements into a record, whose other cells of known rows stay."""
     today = datetime.now(UTC).date().isoformat()
     kept = {tuple(cell["key"]): cell for cell in record.get("cells", ())}
-    kept |= {key: {"key": list(key), "date": today, **cell} for key, cell in cells.items() if "failed" not in cell}
+    for key, cell in cells.items():
+        if "seconds" in cell or ("skipped" in cell and key not in kept):
+            kept[key] = {"key": list(key), "date": today, **cell}
     order = {row.title: place for place, row in enumerate(ROWS)}
     known = [key for key in kept if key[0] in order]
     known.sort(key=lambda key: (order[key[0]], [*LIBRARIES].index(key[1]), key[2]))
@@ -364,7 +367,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=listed, default=[*map(str, SIZES)], help="numbers of rows, by commas")
     parser.add_argument("--libraries", type=listed, default=[*LIBRARIES], help=f"some of {','.join(LIBRARIES)}")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="rows that would start later are left out")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of three calls of a row, at most")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, help="seconds of three calls of a row at 4096 rows, at most"
+    )
     parser.add_argument("--record", action="store_true", help="write the measurements into the record and its tables")
     parser.add_argument("--report", action="store_true", help="write the tables from the record")
     options = parser.parse_args(arguments)

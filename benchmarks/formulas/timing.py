@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -30,8 +30,8 @@ SHORTEST: Final = 0.002
 """Shorter calls are repeated within a round, for about this many seconds."""
 CHECKED: Final = 128
 """Rows of the batch on which a formula is checked before it is timed."""
-MEMORY: Final = 12 * 2**30
-"""Bytes that a process may allocate."""
+MEMORY: Final = 6 * 2**30
+"""Bytes that a process may allocate: a row that needs more is skipped, and such a peer fails."""
 TOLERANCE: Final = 3e-3
 """Largest allowed difference of float32 values and gradients, relative to the largest entry: formulas cancel."""
 
@@ -139,26 +139,34 @@ def checked(entered: Mapping[str, Contestant]) -> float:
 
 
 def peak(each: Contestant, gradients: int) -> int:
-    """Measure the bytes of a first call above its gradients, unless the compiler knows."""
-    return max(0, memory_of(each.run, gradients)[0]) if each.bytes is None else each.bytes
+    """Measure the bytes of a first call above its gradients, unless the compiler knows them."""
+    measured = memory_of(each.run, gradients)[0]
+    return max(0, measured) if each.bytes is None else each.bytes
 
 
 def timed(runs: Mapping[str, Run], seconds: float) -> dict[str, Any]:
-    """Let the contestants take turns for about these seconds, at least one round."""
+    """Let the contestants take turns for about these seconds; the first round tells how many there are.
+
+    A peer that has used up as many seconds alone leaves the later rounds to the others.
+    """
     setting = Setting(0, 0)
-    once = {name: seconds_of(run, setting) for name, run in runs.items()}
-    repeats = {name: max(1, int(SHORTEST / max(cost, 1e-6))) for name, cost in once.items()}
-    rounds = max(1, min(ROUNDS, int(seconds / sum(once[name] * repeats[name] for name in runs))))
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    times = {name: [seconds_of(run, setting)] for name, run in runs.items()}
+    repeats = {name: max(1, int(SHORTEST / max(own[0], 1e-6))) for name, own in times.items()}
+    rounds = min(ROUNDS, int(seconds / sum(times[name][0] * repeats[name] for name in (OURS, FORMULA))))
     for _ in range(rounds):
-        for name, run in runs.items():
+        for name in [name for name in runs if name in {OURS, FORMULA} or sum(times[name]) * repeats[name] < seconds]:
+            run = runs[name]
             times[name].append(statistics.median(seconds_of(run, setting) for _ in range(repeats[name])))
     ratios = {
-        name: statistics.median(a / b for a, b in zip(own, times[FORMULA], strict=True))
+        name: statistics.median(a / b for a, b in zip(own, times[FORMULA], strict=False))
         for name, own in times.items()
         if name != FORMULA
     }
-    return {"rounds": rounds, "seconds": {name: statistics.median(own) for name, own in times.items()}, "ratio": ratios}
+    return {
+        "rounds": rounds + 1,
+        "seconds": {name: statistics.median(own) for name, own in times.items()},
+        "ratio": ratios,
+    }
 
 
 def failures(entered: dict[str, Contestant]) -> list[str]:
@@ -181,7 +189,7 @@ def measured(row: Row, library: str, rows: int, width: int, seconds: float, *, m
     if memory:
         gradients = sum(x.nbytes for x in row.draw(rows, width, "float32")[: row.gradients])
         found["memory"] = {name: peak(each, gradients) for name, each in entered.items()}
-    for _ in range(1 if memory else 2):  # first calls are slow, second ones record programs
+    for _ in range(0 if memory else 2):  # first calls are slow, second ones record programs
         failed = failures(entered)
         found |= {"failed peers": failed} if failed else {}
     return {**found, **timed({name: each.run for name, each in entered.items()}, seconds)}
@@ -195,14 +203,15 @@ def main(library: str, core: str) -> None:
     by_title, differences = {row.title: row for row in ROWS}, dict[str, float]()
     for line in sys.stdin:
         request = json.loads(line)
-        row, started = by_title[request.pop("row")], time.perf_counter()
+        row = by_title[request.pop("row")]
         try:
             if row.title not in differences:
                 differences[row.title] = checked(prepared(row, library, CHECKED, request["width"]))
             answer = {"difference": differences[row.title], **measured(row, library, **request)}
         except Exception as error:  # noqa: BLE001  (the other rows go on)
-            answer = {"failed": f"{type(error).__name__}: {error}"[:500]}
-        answer["took"] = time.perf_counter() - started
+            said = f"{type(error).__name__}: {error}"
+            memory = isinstance(error, MemoryError) or re.search("allocat|out of memory", said, re.IGNORECASE)
+            answer = {"skipped": True} if memory else {"failed": said[:500]}
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -124,13 +124,32 @@ def test_a_peer_that_fails_is_left_out() -> None:
     assert catalogue.of_peer(found, "missing") == ""
 
 
+def test_a_slow_peer_leaves_the_later_rounds_to_the_others() -> None:
+    calls: list[str] = []
+
+    def named(name: str, number: int) -> timing.Run:
+        def run() -> list[int]:
+            calls.append(name)
+            return [sum(range(number))]
+
+        return run
+
+    peer = "a peer"
+    runs = {timing.OURS: named(timing.OURS, 10), timing.FORMULA: named(timing.FORMULA, 10), peer: named(peer, 10**6)}
+    found = timing.timed(runs, 0.01)
+    assert found["rounds"] >= 2
+    assert calls.count(peer) == 1
+    assert found["ratio"][peer] > 10
+
+
 def test_a_run_measures_in_processes_and_keeps_what_is_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = {"key": ["bounds.vub", "torch", 1024], "date": "2026-01-02", "skipped": True}
+    other = {"key": ["bounds.vub", "torch", 128], "date": "2026-01-02", "seconds": {"portable_nce": 1.0}}
     gone = {"key": ["a removed row", "torch", 1024], "date": "2026-01-02", "skipped": True}
     record, written = tmp_path / "catalogue.json", list[Any]()
-    record.write_text(json.dumps({"cells": [kept, gone]}), encoding="utf-8")
+    record.write_text(json.dumps({"cells": [kept, other, gone]}), encoding="utf-8")
     monkeypatch.setattr(catalogue, "RECORD", record)
     monkeypatch.setattr(catalogue, "recorded", lambda: json.loads(record.read_text(encoding="utf-8")))
     monkeypatch.setattr(catalogue, "write", written.append)
@@ -138,11 +157,10 @@ def test_a_run_measures_in_processes_and_keeps_what_is_not_measured_again(
     options = ["--only", "bounds.vub", "--rows", "128", "--libraries", "numpy", "--minutes", "1", "--record"]
     assert catalogue.main(options) == 0
     found = json.loads(record.read_text(encoding="utf-8"))
-    assert [tuple(cell["key"]) for cell in found["cells"]] == [
-        ("bounds.vub", "torch", 1024),
-        ("bounds.vub", "numpy", 128),
-    ]
-    assert found["cells"][0] == kept
+    keys = [tuple(cell["key"]) for cell in found["cells"]]
+    assert keys == [("bounds.vub", *key) for key in (("torch", 128), ("torch", 1024), ("numpy", 128))]
+    assert found["cells"][:2] == [other, kept]
+    assert catalogue.with_cells(found, {("bounds.vub", "torch", 128): {"skipped": True}})["cells"][0] == other
     assert written == [found]
     assert "NumPy" in capsys.readouterr().out
 
