@@ -142,6 +142,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "bench": (
         TORCH,
         *extras("jax", "demo"),
+        PEERS["info-nce-pytorch"],
         PEERS["optax"],
         PEERS["pytorch-metric-learning"],
         "numpy",
@@ -629,6 +630,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def formulas(session: nox.Session) -> None:
+    """Time every loss beside its plain formula; options after ``--``, such as ``--only nca`` or ``--record``."""
+    env = {"PYTHONPATH": str(ROOT / "benchmarks")}  # as above
+    environment(session, "bench").run("python", "benchmarks/catalogue.py", *session.posargs, env=env)
+
+
+@nox.session(venv_backend="none")
 def launches(session: nox.Session) -> None:
     """Count what losses cost on a GPU, without one; ``-- --record`` writes the table and the test's limits."""
     environment(session, "bench").run("python", "benchmarks/launches.py", *session.posargs)
@@ -781,7 +789,7 @@ def agreement(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def catalogue(session: nox.Session) -> None:
     """Write docs/catalogue.md from the code."""
-    page = environment(session, "all").capture("python", "tools/catalogue.py")
+    page = environment(session, "all").capture("python", "tools/loss_table.py")
     (ROOT / "docs" / "catalogue.md").write_text(page, encoding="utf-8")
 
 

@@ -7,7 +7,8 @@ read and what is written, so that an operation in place counts its array twice.
 
 Under `torch.compile`, inductor fuses these operations: for the losses of `COMPILED`, the kernels that it would generate
 between the products are counted, on the CPU and without generating them, each with the bytes of tiles that it reads and
-writes. The products themselves stay as they are. For all losses, so are the kernels of compiled steps (`fuse_steps`).
+writes. The products themselves stay as they are. For the losses of `FUSED`, so are the kernels of compiled steps
+(`fuse_steps`).
 
 `python benchmarks/launches.py` prints the tables; `--record` writes them into benchmarks/launches.md, and the counts
 into tests/launches.json, which `tests/project/test_launches.py` takes as upper limits. `--list "clip, dot" --dtype
@@ -56,16 +57,22 @@ CLASS: Final = 16
 
 
 class Sample(NamedTuple):
-    """A loss of two arrays (N, D), the number of its scores in units of N², and the rows of the large batch."""
+    """A loss of two arrays (N, D), its scores in units of N², rows of the large batch, and whether steps compile."""
 
     loss: Callable[[Any, Any], Any]
     scores: int = 1
     rows: int = LARGE[0]
+    steps: bool = True
 
 
 def _in_turn(x: Any) -> Any:
     """Index of each row, as targets."""
     return torch.arange(x.shape[0], device=x.device)
+
+
+def _classes(x: Any) -> Any:
+    """Labels of classes of `CLASS` rows."""
+    return _in_turn(x) % max(x.shape[0] // CLASS, 2)
 
 
 LOSSES: Final[Mapping[str, Sample]] = {
@@ -76,13 +83,20 @@ LOSSES: Final[Mapping[str, Sample]] = {
     "siglip, cosine": Sample(lambda x, y: pnce.siglip(x, y, logit_scale=SCALE, logit_bias=-10.0)),
     "nt_xent, cosine": Sample(lambda x, y: pnce.nt_xent(x, y, temperature=1 / SCALE), scores=4),
     "moco, cosine": Sample(lambda x, y: pnce.moco(x, x.detach() + 0, y.detach(), temperature=1 / SCALE)),
-    "supcon, cosine": Sample(
-        lambda x, _: pnce.supcon(x, _in_turn(x) % max(x.shape[0] // CLASS, 2), temperature=1 / SCALE), rows=8192
+    "supcon, cosine": Sample(lambda x, _: pnce.supcon(x, _classes(x), temperature=1 / SCALE), rows=8192),
+    "info_nce, neg_sq_euclidean": Sample(
+        lambda x, y: pnce.info_nce(x, y, temperature=1 / SCALE, similarity="neg_sq_euclidean"), rows=512, steps=False
+    ),
+    "relic, cosine": Sample(lambda x, y: pnce.relic(x, y, temperature=1 / SCALE), rows=8192, steps=False),
+    "triplet_from_labels, neg_euclidean": Sample(
+        lambda x, _: pnce.triplet_from_labels(x, _classes(x)), rows=512, steps=False
     ),
     "linear_softmax, dot": Sample(lambda x, y: pnce.density.linear_softmax(x, y, _in_turn(x))),
 }
 """Losses by name and similarity. MoCo's keys and queue, N rows each, need no gradient; a vocabulary has N classes."""
 
+FUSED: Final = tuple(name for name, sample in LOSSES.items() if sample.steps)
+"""Losses whose steps are compiled."""
 COMPILED: Final = ("info_nce, cosine", "clip, cosine", "siglip, cosine", "nt_xent, cosine", "supcon, cosine")
 """Losses that are compiled."""
 COMPILED_DTYPES: Final = ("float32", "bfloat16")
@@ -146,8 +160,8 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return sum(map(size, {id(x): x for x in (*given, *made)}.values())), sum(map(size, (*read, *made)))
 
     def is_tile(self, x: Any) -> bool:
-        """Whether an array is a large matrix that is not one of embeddings."""
-        return bool(x.ndim == 2 and x.shape[1] != self.width and x.numel() >= TILE)  # noqa: PLR2004
+        """Whether an array is large and no matrix of embeddings: a block of scores, or of differences of all pairs."""
+        return bool(x.numel() >= TILE and (x.ndim > 2 or (x.ndim == 2 and x.shape[1] != self.width)))  # noqa: PLR2004
 
 
 def tensors(values: Iterable[Any]) -> list[Any]:
@@ -297,7 +311,7 @@ def table(counts: Mapping[str, Mapping[str, Any]]) -> str:
         loss, _, similarity = name.partition(", ")
         rows = "" if sample.rows == large else f", {sample.rows} rows"
         lines.append((f"`{loss}`, {similarity}{rows}", *map(" / ".join, cells)))
-    return f"{_rows(lines)}\n{_of_kernels(counts, 'compiled', COMPILED)}\n{_of_kernels(counts, 'fused', tuple(LOSSES))}"
+    return f"{_rows(lines)}\n{_of_kernels(counts, 'compiled', COMPILED)}\n{_of_kernels(counts, 'fused', FUSED)}"
 
 
 def _of_kernels(counts: Mapping[str, Mapping[str, Any]], kind: str, names: Sequence[str]) -> str:
@@ -345,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in COMPILED:
         for dtype in COMPILED_DTYPES:
             counts[f"{name}, {dtype}"]["compiled"] = compiled(name, dtype)
-    for name in LOSSES:
+    for name in FUSED:
         for dtype in COMPILED_DTYPES:
             counts[f"{name}, {dtype}"]["fused"] = fused(name, dtype)
     made = table(counts)

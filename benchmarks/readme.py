@@ -1,6 +1,7 @@
 """Numbers and picture of README.md and docs/index.md, from recorded measurements.
 
-`python benchmarks/readme.py` reads benchmarks/speed.md, training.md, gpu.json, docs/ranks.md and docs/agreement.json.
+`python benchmarks/readme.py` reads benchmarks/speed.md, training.md, gpu.json, catalogue.json, docs/ranks.md and
+docs/agreement.json.
 It writes a table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png and docs/speed.png.
 `python benchmarks/speed.py` does this too, after it has measured.
 """
@@ -127,6 +128,7 @@ def numbers(root: Path) -> str:
             f"eager PyTorch: {cost(million, EAGER, MILLION)}",
             cost(million, OURS, MILLION),
         ),
+        *rows_of_catalogue(root),
         (
             f"`clip`, {SHARED.removeprefix('MiB: ')}",
             "each rank",
@@ -151,6 +153,38 @@ def numbers(root: Path) -> str:
         f"{worst_agreement(agreement):.1f} ulp. On the GPU, {eager_gpu(gpu)} ([tables](docs/gpu.md))."
     )
     return f"{table}\n{fill(notes, 120, break_long_words=False, break_on_hyphens=False)}\n"
+
+
+CATALOGUE: Final = (
+    ("info_nce, neg_sq_euclidean", "`info_nce` by `neg_sq_euclidean`", 4096, "formula", "eager PyTorch"),
+    ("relic", "`relic`", 4096, "formula", "eager PyTorch"),
+    (
+        "triplet_from_labels, batch_all",
+        "`triplet_from_labels`, all triplets",
+        1024,
+        "pytorch-metric-learning",
+        "pytorch-metric-learning",
+    ),
+)
+"""Titles of benchmarks/catalogue.py, names in the table, rows, and with what they are compared."""
+
+
+def rows_of_catalogue(root: Path) -> list[tuple[str, str, str, str]]:
+    """Make table rows of losses that stand beside their formulas on one core, where both were measured."""
+    record = json.loads((root / "benchmarks" / "catalogue.json").read_text(encoding="utf-8"))
+    cells = {tuple(cell["key"]): cell for cell in record["cells"]}
+
+    def measured(cell: Mapping[str, Any], name: str) -> str:
+        peak = f", {cell['memory'][name] / KILO**2:.0f} MiB" if "memory" in cell else ""
+        return f"{1000 * cell['seconds'][name]:.0f} ms{peak}"
+
+    found = []
+    for title, name, rows, usual, whose in CATALOGUE:
+        cell = cells.get((title, "torch", rows), {})
+        if usual in cell.get("seconds", ()):
+            other, own = measured(cell, usual), measured(cell, "portable_nce")
+            found.append((f"{name}, {rows} × {record['width']}", "one CPU core", f"{whose}: {other}", own))
+    return found
 
 
 GPU_COMPILED: Final = "formula, compiled", "portable_nce, compiled"
@@ -250,10 +284,10 @@ def summary(page: str) -> str:
     return table + "\n" + "\n".join(filled) + "\n"
 
 
-def with_numbers(page: str, made: str) -> str:
+def with_numbers(page: str, made: str, begin: str = BEGIN, end: str = END) -> str:
     """Insert generated text into a page."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
 
 
 def draw(page: str, path: Path) -> None:

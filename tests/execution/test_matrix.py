@@ -22,7 +22,7 @@ from portable_nce.testing import CASES
 from portable_nce.testing.variants import differentiate
 
 from calls import Call
-from catalogue import losses
+from loss_table import losses
 
 pytestmark = pytest.mark.usefixtures("jax_x64")
 

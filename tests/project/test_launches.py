@@ -45,7 +45,7 @@ def test_a_compiled_loss_stays_within_its_limits(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", launches.COMPILED_DTYPES)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if "clip, cosine" in name else pytest.mark.full) for name in launches.LOSSES]
+    "name", [pytest.param(name, marks=() if "clip, cosine" in name else pytest.mark.full) for name in launches.FUSED]
 )
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # likewise

@@ -1,7 +1,7 @@
 """The catalogue of losses, made from the code.
 
-``python tools/catalogue.py > docs/catalogue.md`` writes the page. `portable_nce.explain` tells the parts of a loss; its
-source is the reference in its docstring.
+``python tools/loss_table.py > docs/catalogue.md`` writes the page. `portable_nce.explain` tells the parts of a loss;
+its source is the reference in its docstring.
 """
 
 from __future__ import annotations
