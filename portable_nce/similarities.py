@@ -36,6 +36,7 @@ from ._core.checks import (
     check_mask,
     check_shape,
     explained,
+    largest,
     readable_entry,
     shape_of,
 )
@@ -1163,12 +1164,17 @@ def _ones(products: Array) -> Array:
 
 
 def _negative_root(squares: Array) -> Array:
-    return -safe_sqrt(namespace_of(squares), -squares)
+    xp = namespace_of(squares)
+    # Only a derivative at 0 needs care, which takes more time than the root.
+    return -xp.sqrt(-squares) if adapter_of(squares).is_plain((squares,)) else -safe_sqrt(xp, -squares)
 
 
 def _root_slope(squares: Array) -> Array:
     """Derivative ``1 / (2 d)`` of minus the distance d by minus its square; 0 at 0, where there is no direction."""
     xp = namespace_of(squares)
+    greatest = None if 0 in squares.shape else readable_entry(squares, largest)
+    if greatest is not None and greatest < 0 and adapter_of(squares).is_plain((squares,)):
+        return 0.5 / xp.sqrt(-squares)
     zero = squares == 0
     divisors = xp.sqrt(xp.where(zero, xp.ones_like(squares), -squares)) * 2.0
     return xp.where(zero, xp.zeros_like(squares), reciprocal(divisors))
