@@ -83,3 +83,28 @@ OTHER_SPELLINGS = [
 @pytest.mark.parametrize(("function", "options", "remedy"), OTHER_SPELLINGS)
 def test_options_of_other_libraries(function: Any, options: dict[str, Any], remedy: str) -> None:
     assert remedy in message_of(function, X, Y, **options)
+
+
+MEANT = {
+    "NTXentLoss": "use portable_nce.nt_xent",
+    "losses": "functions of portable_nce",
+    "mi": "portable_nce.estimation.mutual_information",
+    "NCE": "portable_nce.density.local_nce",
+    "ArcFaceLoss": "portable_nce.contrast",
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_name_of_another_library_has_a_remedy_in_an_import_too(name: str) -> None:
+    """Python's own message of a failed import would not have it."""
+    with pytest.raises(ImportError, match=MEANT[name]):
+        exec(f"from portable_nce import {name}")  # noqa: S102  (a statement)
+    with pytest.raises(AttributeError, match=MEANT[name]):
+        getattr(pnce, name)
+    assert not hasattr(pnce, name)
+
+
+def test_modules_and_unknown_names_are_imported_as_ever() -> None:
+    exec("from portable_nce import testing, modules, bounds, _core")  # noqa: S102
+    with pytest.raises(ImportError, match="cannot import name 'qqqq'"):
+        exec("from portable_nce import qqqq")  # noqa: S102
