@@ -23,12 +23,13 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy as shallow_copy
 from typing import Any, NamedTuple
 
 from .defaults import Array, Arrays, Defaults, Function
 from .numpy_functions import CONSTANT, METHODS, call_function, call_method, call_ufunc
 
-__all__ = ["TapeAdapter", "TapeArray", "TapeNamespace", "flatten", "restore"]
+__all__ = ["TapeAdapter", "TapeArray", "TapeNamespace"]
 
 Namespace = Any
 Names = tuple[str, ...]
@@ -734,7 +735,7 @@ class TapeNamespace:
     @staticmethod
     def varies(tree: Any) -> bool:
         """Whether a derivative passes through an array in a nested container."""
-        return any(map(varies, flatten(tree)[0]))
+        return any(map(varies, leaves_of(tree)))
 
     @staticmethod
     def stripped(tree: Any) -> Any:
@@ -784,14 +785,13 @@ class TapeNamespace:
 
     def rearranged(self, function: Callable[[Any], Any], data: Any) -> Any:
         """Result of a function of plain arrays that moves, repeats or drops entries of a container of arrays."""
-        leaves, tree = flatten(data)
-        outputs, shape = flatten(function(self.stripped(data)))
+        leaves, template = leaves_of(data), function(self.stripped(data))
 
         def output(k: int) -> Array:
-            of_leaves = _rearrangement(lambda leaves: flatten(function(restore(leaves, tree)))[0][k], len(leaves))
+            of_leaves = _rearrangement(lambda leaves: leaves_of(function(restored(leaves, data)))[k], len(leaves))
             return self.apply(of_leaves, *leaves)
 
-        return restore(map(output, range(len(outputs))), shape)
+        return restored(map(output, range(len(leaves_of(template)))), template)
 
     def add_at(self, g: Array, numbers: Array, size: int) -> Array:
         """Segment sum of the entries or rows of `g` by `numbers` from 1 to `size`."""
@@ -1013,60 +1013,55 @@ class TapeLinalg:
 CONTAINERS = (tuple, list, dict)
 
 
-def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves of nested tuples, named tuples, lists and dicts, in order, and the structure for `restore`."""
+def leaves_of(tree: Any) -> list[Any]:
+    """Leaves of nested tuples, lists and dicts, in order; None is none."""
     if not isinstance(tree, CONTAINERS):
-        return ([], None) if tree is None else ([tree], ...)
-    leaves: list[Any] = []
-    return leaves, _collect(tree, leaves)
+        return [] if tree is None else [tree]
+    return [leaf for item in (tree.values() if isinstance(tree, dict) else tree) for leaf in leaves_of(item)]
 
 
-def _collect(tree: Any, leaves: list[Any]) -> Any:
-    """Append the leaves of a container, and return its structure."""
-    keys = sorted(tree) if isinstance(tree, dict) else None
-    shapes: list[Any] = []
-    for item in tree if keys is None else map(tree.__getitem__, keys):
-        if isinstance(item, CONTAINERS):
-            shapes.append(_collect(item, leaves))
-        elif item is None:
-            shapes.append(None)
-        else:
-            leaves.append(item)
-            shapes.append(...)
-    return type(tree), keys, shapes
+def restored(leaves: Iterable[Any], tree: Any) -> Any:
+    """Nested container like another one, with leaves in the order of `leaves_of`."""
+    remaining = iter(leaves)
+    return mapped(lambda _: next(remaining), tree, copied=True)
 
 
-def restore(leaves: Iterable[Any], shape: Any) -> Any:
-    """Inverse of `flatten`; consumes the leaves that it needs from an iterator."""
-    leaves = iter(leaves)
-    if shape is None:
-        return None
-    if shape is ...:
-        return next(leaves)
-    kind, keys, parts = shape
-    return _rebuilt(kind, keys, [restore(leaves, part) for part in parts])
+def mapped(function: Callable[[Any], Any], tree: Any, *, copied: bool = False) -> Any:
+    """Nested container with a function applied to its leaves, in their order; types, keys and attributes stay.
 
-
-def _rebuilt(kind: Any, keys: Sequence[Any] | None, items: Sequence[Any]) -> Any:
-    """Container of a type with these items."""
-    if keys is not None:
-        return kind(zip(keys, items, strict=True))
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
-
-
-def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Nested container with a function applied to its leaves, in the order of `flatten`."""
+    Unless it is to be `copied`, a container without a leaf that the function changes is returned itself.
+    """
     if not isinstance(tree, CONTAINERS):
         return None if tree is None else function(tree)
+    items = list(tree.values() if isinstance(tree, dict) else tree)
+    results = [mapped(function, item, copied=copied) for item in items]
+    if not copied and all(map(operator.is_, items, results)):
+        return tree
+    return _rebuilt(tree, results)
+
+
+def _rebuilt(tree: Any, items: list[Any]) -> Any:
+    """Container like another one, with other items.
+
+    A subclass may have any constructor: its object is copied, and the items are replaced.
+    """
     kind = type(tree)
-    keys = sorted(tree) if isinstance(tree, dict) else None
-    items: list[Any] = []
-    for item in tree if keys is None else map(tree.__getitem__, keys):
-        if isinstance(item, CONTAINERS):
-            items.append(mapped(function, item))
-        else:
-            items.append(None if item is None else function(item))
-    return _rebuilt(kind, keys, items)
+    if kind is dict:
+        return dict(zip(tree, items, strict=True))
+    if kind is list:
+        return items
+    if isinstance(tree, tuple):
+        result = tuple.__new__(kind, items)
+        if hasattr(tree, "__dict__"):
+            result.__dict__.update(tree.__dict__)
+        return result
+    result = shallow_copy(tree)
+    if isinstance(tree, dict):
+        for key, item in zip(tree, items, strict=True):
+            dict.__setitem__(result, key, item)
+    else:
+        list.__setitem__(result, slice(None), items)
+    return result
 
 
 # ---------------------------------------------------------------------------------------------------------- the verbs
@@ -1136,17 +1131,24 @@ class TapeAdapter(Defaults):
         def value_and_gradient(*arguments: Any, **options: Any) -> Any:
             level = next(_levels)
             positions = [n + len(arguments) if n < 0 else n for n in chosen]
-            boxed = [mapped(functools.partial(self._box, level, n in positions), x) for n, x in enumerate(arguments)]
-            result = fn(*boxed, **options)
+            leaves: list[TapeArray] = []
+
+            def variable(leaf: Array) -> TapeArray:
+                leaves.append(self._boxed(level, leaf, Node()))
+                return leaves[-1]
+
+            boxed = {n: mapped(variable, arguments[n], copied=True) for n in positions}
+            constant = functools.partial(self._constant, level)
+            given = [boxed[n] if n in boxed else mapped(constant, x) for n, x in enumerate(arguments)]
+            result = fn(*given, **options)
             output, aux = result if has_aux else (result, None)
-            leaves, shape = flatten([boxed[n] for n in positions])
-            space = self.namespace(leaves[0])
+            space = leaves[0].namespace
             if not (isinstance(output, TapeArray) and output.level == level):
                 output = TapeArray(output, space, level)
-            gradients = [self._result(space, g) for g in _backward(space, output, leaves)]
+            slopes = iter([self._result(space, g) for g in _backward(space, output, leaves)])
             value = self._result(space, output.value)
-            restored = restore(gradients, shape)
-            gradient = restored[0] if isinstance(argnums, int) else tuple(restored)
+            gradients = [restored(slopes, arguments[n]) for n in positions]
+            gradient = gradients[0] if isinstance(argnums, int) else tuple(gradients)
             if not has_aux:
                 return value, gradient
             unboxed = mapped(lambda x: x.value if isinstance(x, TapeArray) and x.level == level else x, aux)
@@ -1154,13 +1156,20 @@ class TapeAdapter(Defaults):
 
         return value_and_gradient
 
-    def _box(self, level: int, variable: bool, leaf: Any) -> Any:  # noqa: FBT001  (bound by partial)
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            return leaf
+    def _boxed(self, level: int, leaf: Array, node: Node | None) -> TapeArray:
         space = self.namespace(leaf)
         if not getattr(leaf.dtype, "isnative", True):  # native byte order, as in NumPy's results
             leaf = space.astype(leaf, leaf.dtype.newbyteorder("="))
-        return TapeArray(leaf, space, level, Node() if variable else None)
+        return TapeArray(leaf, space, level, node)
+
+    def _constant(self, level: int, leaf: Any) -> Any:
+        """Array whose namespace records, if it is an array; any other object itself."""
+        if isinstance(leaf, type) or not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):  # np.float32 has both
+            return leaf
+        try:
+            return self._boxed(level, leaf, None)
+        except TypeError:  # such as a pandas.Series, a masked array
+            return leaf
 
     @staticmethod
     def _result(space: TapeNamespace, x: Array) -> Array:

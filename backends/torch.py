@@ -492,9 +492,10 @@ class TorchAdapter(Defaults):
         return torch.nn.functional.softplus(x, threshold=40.0), torch.sigmoid(x)
 
     def unit_rows(self, x: Any) -> tuple[Any, Any] | None:
-        if x.device.type == "mps" or _is_observed((x,)):  # no float64 there
+        # No float64 on mps; squares of float64 may be out of its range, those of other dtypes are not.
+        if x.device.type == "mps" or x.dtype == torch.float64 or _is_observed((x,)):
             return None
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)  # no square is out of range
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
         length.masked_fill_(length == 0, math.inf)
         return torch.div(x, length, out=x.new_empty(x.shape)), length.to(x.dtype)
 

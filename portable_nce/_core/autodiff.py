@@ -89,6 +89,7 @@ def value_and_grad(
         indexing; on NumPy and CuPy also functions such as ``np.tanh``.
     argnums : int or sequence of int, default: 0
         Which positional arguments to differentiate. Each may be an array or a nested tuple, list or dict of arrays.
+        Types of containers and the order of keys stay (JAX sorts the keys of a dict).
     has_aux : bool, default: False
         Whether `fn` returns ``(value, aux)``.
 
@@ -109,6 +110,9 @@ def value_and_grad(
     Notes
     -----
     Derivatives of any order: `fn` may itself call `grad`.
+
+    Without autodiff of the library, arrays in the other arguments are recorded as constants, in copies of their
+    containers; other objects are passed as they are.
 
     Examples
     --------

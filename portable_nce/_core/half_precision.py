@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient
 from .namespace import namespace_of
-from .numerics import clipped, unit_rows
+from .numerics import unit_rows
 from .protocol import Array
 from .registry import adapter_of
 
@@ -47,22 +49,52 @@ def product_of_flags(rows: Array, columns: Array, dtype: Any) -> Array:
     return products
 
 
-_NORMAL = {False: 2.0**14, True: 2.0**40}
-"""Lengths of rows, and their inverses, up to which rows of float16 and bfloat16 are multiplied unscaled.
+class _Range(NamedTuple):
+    """Lengths of rows that are multiplied as they are, the powers of 2 that bring others near them, the longest row."""
 
-Their products are then in the range of float32, and their lengths in that of the dtype.
-"""
+    low: float
+    high: float
+    raise_by: float
+    lower_by: float
+    longest: float
 
 
-def half_rows(x: Array, length: Array, dtype: Any) -> tuple[Array, Array]:
-    """16-bit rows and positive divisors (n, 1), whose quotient is ``x / length`` (0 if the length is infinite).
+_RANGES = {
+    "float16": _Range(2.0**-14, 2.0**14, 2.0**10, 2.0**-9, 2.0**24),
+    "bfloat16": _Range(2.0**-40, 2.0**40, 2.0**90, 2.0**-88, 2.0**127),
+}
+"""Products of such rows are in the range of float32; their lengths, up to 2^16 features, in that of the dtype."""
 
-    If the 16-bit rows of `x` are neither extremely long nor extremely short, they are returned themselves.
+
+def half_rows(arrays: Sequence[Array], lengths: Sequence[Array], dtype: Any) -> list[tuple[Array, Array]]:
+    """16-bit rows and positive divisors (n, 1) of each array x, with quotient ``x / length`` (0 if that is infinite).
+
+    The 16-bit rows of `x` are returned themselves, or times a power of 2: any other factor would round them again.
     """
-    xp, length = namespace_of(x, length), stop_gradient(length)
-    most = _NORMAL["bfloat16" in str(dtype)]
-    own = clipped(xp, length, 1.0 / most, most)
-    return adapter_of(x).rounded_product(stop_gradient(x), own / length, dtype), own
+    lengths, adapter = list(map(stop_gradient, lengths)), adapter_of(arrays[0])
+    if (
+        len(arrays) > 1 and adapter.mode == "eager" and adapter.is_plain(tuple(lengths))
+    ):  # a third of the launches on a GPU
+        stops = list(itertools.accumulate(x.shape[0] for x in lengths))
+        factors, divisors = _power_factors(namespace_of(*lengths).concat(lengths, axis=0), dtype)
+        cuts = [slice(stop - x.shape[0], stop) for stop, x in zip(stops, lengths, strict=True)]
+        pairs = [(factors[cut, :], divisors[cut, :]) for cut in cuts]
+    else:
+        pairs = [_power_factors(length, dtype) for length in lengths]
+    return [
+        (adapter.rounded_product(stop_gradient(x), factor, dtype), divisor)
+        for x, (factor, divisor) in zip(arrays, pairs, strict=True)
+    ]
+
+
+def _power_factors(length: Array, dtype: Any) -> tuple[Array, Array]:
+    """Powers of 2 (0 for an infinite length), and finite lengths of the rows times these."""
+    xp, span = namespace_of(length), _RANGES["bfloat16" if "bfloat16" in str(dtype) else "float16"]
+    factor = xp.where(length > span.high, span.lower_by, xp.ones_like(length))
+    factor = xp.where(length < span.low, span.raise_by, factor)
+    # No where of a where: Inductor inlines these operations into kernels of tiles, up to 30 of them.
+    own = factor * xp.minimum(length, xp.full_like(length, span.longest))
+    return own / length, own
 
 
 def in_halves(x: Array, operand: Array, dtype: Any) -> tuple[Array, Array]:
@@ -72,5 +104,5 @@ def in_halves(x: Array, operand: Array, dtype: Any) -> tuple[Array, Array]:
     xp, size = namespace_of(unit, operand), adapter_of(unit).row_dots(operand, unit)[:, None]
     one, zero = xp.ones_like(size), size == 0
     infinite = xp.logical_or(length == math.inf, xp.max(xp.abs(x), axis=1, keepdims=True) == math.inf)  # or all zeros
-    part, own = half_rows(x, xp.where(infinite, one, xp.where(zero, math.inf, length)), dtype)
+    ((part, own),) = half_rows([x], [xp.where(infinite, one, xp.where(zero, math.inf, length))], dtype)
     return part, own / xp.where(xp.logical_or(infinite, zero), one, size)

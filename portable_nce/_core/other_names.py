@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = ["OTHER_NAMES", "no_attribute", "refuses_other_names"]
@@ -85,16 +86,34 @@ def refuses_other_names(module: str) -> Callable[[str], Any]:
     return get
 
 
-def no_attribute(module: str, name: str) -> AttributeError:
-    """Error for a name that a public module does not have."""
+_TOPICS = {
+    "losses": f"the losses are functions of {_PACKAGE}, such as {_PACKAGE}.info_nce",
+    "mi": f"use {_PACKAGE}.estimation.mutual_information or {_PACKAGE}.bounds",
+    "NCE": f"use {_PACKAGE}.density.local_nce, or {_PACKAGE}.info_nce for InfoNCE",
+    "ArcFaceLoss": f"use {_PACKAGE}.contrast with a margin in the objective, as in docs/names.md",
+}
+"""Remedies for names of the package itself that are no name of a function."""
+
+
+def no_attribute(module: str, name: str) -> AttributeError | ImportError:
+    """Error for a name that a public module does not have.
+
+    In ``from package import name``, Python's own ImportError would take the place of an AttributeError, and of its
+    remedy: `importlib` asks whether the package has the name, and there an ImportError is not replaced.
+    """
     found = [] if name.startswith("_") else _meant(module.removeprefix(_PACKAGE).removeprefix("."), name)
-    message = f"module {module!r} has no attribute {name!r}"
-    if found:
+    message, remedy = f"module {module!r} has no attribute {name!r}", ""
+    if module == _PACKAGE and name in _TOPICS:
+        remedy = f"; {_TOPICS[name]}"
+    elif found:
         *first, last = [f"{_PACKAGE}.{path}" for path in found]
-        message += f"; use {', '.join(first)} or {last}" if first else f"; use {last}"
-    if found and name[0].isupper():
-        message += f", or a torch.nn.Module of {_PACKAGE}.modules.torch"
-    return AttributeError(message, name=name, obj=sys.modules[module])
+        remedy = f"; use {', '.join(first)} or {last}" if first else f"; use {last}"
+        if name[0].isupper():
+            remedy += f", or a torch.nn.Module of {_PACKAGE}.modules.torch"
+    asking = sys._getframe(2).f_code.co_name  # noqa: SLF001  (the caller of the module's __getattr__)
+    if remedy and asking == "_handle_fromlist" and find_spec(f"{module}.{name}") is None:
+        return ImportError(f"cannot import name {name!r} from {module!r}{remedy}", name=module)
+    return AttributeError(message + remedy, name=name, obj=sys.modules[module])
 
 
 def _meant(here: str, name: str) -> list[str]:

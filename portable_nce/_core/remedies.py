@@ -32,7 +32,7 @@ def remedy_for(option: str, name: str, module: str | None, names: Collection[str
     else:
         other = next((other for other in _INSTEAD.get(option, ()) if other in names), None)
         both_ways = option == "symmetric" and _BOTH_WAYS & {*names}
-        known = f"pass {other}=..." if other else "leave it out: both directions are in the loss" if both_ways else None
+        known = f"pass {other}=..." if other else _BOTH_IN if both_ways else None
         known = known or (_OF_EMBEDDINGS.get(option) if place == "" else None) or _ELSEWHERE.get(option)
     if known is not None:
         return known
@@ -72,6 +72,11 @@ _EMBEDDED = "scores are given; losses of embeddings, such as portable_nce.info_n
 _NOTHING_TO_SUM = "leave it out: the loss is one logarithm over all pairs"
 _NO_MATRIX = "leave it out: each pair has one score, and no matrix of them is formed"
 
+_ONE_SCORE = "leave it out: each pair has one score"
+_BOTH_IN = "leave it out: both directions are in the loss"
+_SMOOTHED = "pass soft targets, positives=(1 - smoothing) * eye(N) + smoothing / N"
+_SMOOTHINGS = ("smoothing", "label_smoothing")
+
 _OF_ONE = {
     ("siglip", "positives"): (
         "use contrast(..., objective=objectives.logistic(bias=...), pairing=pairings.explicit(...)), with "
@@ -90,6 +95,19 @@ _OF_ONE = {
         (f"from_scores.{name}", "positives"): "they are on the diagonal; use from_scores.info_nce(..., positives=...)"
         for name in ("clip", "relic")
     },
+    (
+        "from_scores.info_nce",
+        "symmetric",
+    ): "use from_scores.clip(scores), or the mean of the losses of scores and scores.T",
+    ("from_scores.clip", "symmetric"): _BOTH_IN,
+    ("from_scores.cosent", "symmetric"): _ONE_SCORE,
+    ("from_scores.margin_mse", "symmetric"): (
+        "take the mean of the losses of scores, teacher_scores and of scores.T, teacher_scores.T"
+    ),
+    **{(f"from_scores.{name}", option): _SMOOTHED for name in ("info_nce", "supcon") for option in _SMOOTHINGS},
+    **{
+        (name, option): "pass logit_scale=..., its inverse" for name in ("clip", "siglip") for option in ("temp", "tau")
+    },
     **{
         (f"bounds.{name}", "reduction"): "leave it out: the bound is one number"
         for name in ("barber_agakov", "dv", "mine", "smile")
@@ -98,6 +116,7 @@ _OF_ONE = {
 """Remedies by function and option."""
 
 _INSTEAD = {
+    "temp": ("temperature",),
     "negative_keys": ("keys", "negative_candidates", "queue"),
     "keys": ("negative_keys", "negative_candidates", "queue"),
     "queue": ("keys", "support"),
@@ -109,6 +128,12 @@ _BOTH_WAYS = {"view_a", "image", "query_a", "directions", "embeddings"}
 """Arguments of losses in which each row is a query and a key."""
 
 _OF_EMBEDDINGS = {
+    "queue": "use moco(query, key, queue)",
+    "pos_weight": "for weights of pairs, use contrast with pairings.weighted(...)",
+    **dict.fromkeys(
+        _SMOOTHINGS,
+        'use contrast(..., objective="info_nce", pairing=pairings.smoothed(...)), with the same temperature',
+    ),
     "ids": "for items drawn twice, use two_tower(..., ids=...) or contrast with pairings.ids",
     "negative_ids": "for items drawn twice, use two_tower(..., negative_ids=...)",
     "log_q": "for sampling probabilities, use two_tower(..., log_q=...)",
@@ -120,6 +145,10 @@ _OF_EMBEDDINGS = {
 }
 _ELSEWHERE = {
     "labels": "for positives by label, use supcon(embeddings, labels) or contrast with pairings.labels",
+    **dict.fromkeys(
+        ("local_loss", "gather_with_grad", "rank", "world_size", "use_horovod"),
+        "for the batch of all ranks, pass across=portable_nce.across(...)",
+    ),
     "normalize": "the default similarity, cosine, normalises; similarity='dot' does not",
     "negative_mode": "negative_keys of shape (M, D) are shared, of shape (N, M, D) separate",
     "distance": "pass similarity=..., for example 'neg_euclidean'",
@@ -127,6 +156,7 @@ _ELSEWHERE = {
     "axis": "rows are the first axis",
 }
 _BY_POSITIVES = {
+    "pairing": "pass positives=..., the column of each row's positive, a mask, or soft targets",
     "labels": "pass positives=..., for example labels[:, None] == labels[None, :]",
     "targets": "pass positives=..., the column of each row's positive",
     "target": "pass positives=..., the column of each row's positive",
@@ -139,7 +169,7 @@ _OF_SCORES = {
 }
 _OF_GIVEN_SCORES = {
     "similarity": _EMBEDDED,
-    "symmetric": "use from_scores.clip(scores), or the mean of the losses of scores and scores.T",
+    "symmetric": "take the mean of the losses of scores and scores.T, with positives and mask transposed as well",
     "include_positive": "for denominators without the positive, use from_scores.dcl",
 }
 """Remedies for options that other functions and libraries have, by name: for losses of embeddings, for anything but

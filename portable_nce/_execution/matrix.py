@@ -163,7 +163,7 @@ class ScoreMatrix(NamedTuple):
                 x, y, *others = (z * factor for z, factor in zip((x, y, *partners), factors, strict=True))
                 partners = tuple(others)
         _, rows, columns, bound = operands_of(self.similarity, x, y, self.scale, SourceDtypes(dtypes, dtypes))
-        bound = min(bound, self.bound)
+        bound = self.bound if partners else min(bound, self.bound)  # that of the operands leaves partners out
         return self._replace(rows=rows, columns=columns, partners=partners, scale=None, half=None, bound=bound)
 
     def transposed(self) -> ScoreMatrix:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import largest, least, readable_entries
+from .._core.checks import is_empty, largest, least, readable_entries
 from .._core.namespace import namespace_of
 from .._core.numerics import clipped, is_wide, products_of_rows
 from .._core.protocol import Array, Namespace
@@ -327,6 +327,8 @@ def _rounded(x: Array, dtype: Any, axis: int, factor: Array | None = None) -> tu
     if "bfloat16" in str(dtype):
         return xp.astype(x, dtype) if factor is None else adapter_of(x).rounded_product(x, factor, dtype), None
     x = x if factor is None else x * factor
+    if is_empty(x):  # a rank without rows has no largest entry
+        return xp.astype(x, dtype), None
     largest = xp.max(xp.abs(x), axis=axis, keepdims=True)
     unit = clipped(xp, largest, _LEAST * _ROOM * _ROOM, math.inf) / _ROOM
     return adapter_of(x).rounded_product(x, 1.0 / unit, dtype), unit

@@ -127,10 +127,8 @@ def _sides(spec: SweepSpec, inputs: Inputs) -> list[_Side]:
         pairs = zip(arrays, factors or [None] * len(arrays), strict=False)
         sides = [_Side(x if factor is None else x * factor, None, factor) for x, factor in pairs]
     if half is not None:
-        halves = [
-            (xp.astype(side.unit, half),) if side.length is None else half_rows(x, side.length, half)
-            for x, side in zip(arrays, sides, strict=True)
-        ]
+        halves: Sequence[Arrays] = [(xp.astype(side.unit, half),) for side in sides if side.length is None]
+        halves = halves or half_rows(arrays, [side.length for side in sides], half)
         sides = [side._replace(halves=own) for side, own in zip(sides, halves, strict=True)]
     rows, *others = sides
     return [rows._replace(scale=inputs.scale[0] if inputs.scale else spec.scale), *others]

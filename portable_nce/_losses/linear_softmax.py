@@ -254,7 +254,7 @@ def linear_softmax(
     options = options._replace(similarity=similarity)
     dtype = result_dtype(xp, rows, layer.columns)
     call = _SoftmaxCall(rows, layer, targets, counted, options, softcap, smoothing, z_loss)
-    in_one_pass = not smoothing or (softcap is None and not (z_loss and layer.class_weights is not None))
+    in_one_pass = smoothing == 0 or (softcap is None and not (z_loss > 0 and layer.class_weights is not None))
     if shards is None and in_one_pass and not return_statistics:
         return _in_one_pass(call, dtype)
     result, statistics = _of_statistics(call, shards)
@@ -301,9 +301,9 @@ def _in_one_pass(call: _SoftmaxCall, dtype: Any) -> Array:
     """Reduced loss of the rows of one process."""
     rows, layer, targets, counted, options, _, smoothing, z_loss = call
     xp, reduction = namespace_of(rows.array), options.reduction
-    objective = with_z_loss(z_loss) if z_loss else info_nce()
+    objective = with_z_loss(z_loss) if z_loss > 0 else info_nce()
     of_targets = _row_weights(xp, options.weights, layer.of_targets(targets), counted, rows.array)
-    if not smoothing:
+    if smoothing == 0:
         return call.contrasted(objective, of_targets, reduction, dtype)
 
     # With C = Σ_j c_j the loss without z is v (L - g_t) + ε/V Σ_j c_j (g_t - g_j), v = (1 - ε) c_t + C ε/V. The second
@@ -426,10 +426,10 @@ def _of_statistics(call: _SoftmaxCall, shards: Shards | None) -> tuple[Array, So
         share = sum_to_scalar(xp, layer.class_weights)
         share = (share if shards is None else shards.total(share)) / classes
         values = values * ((1.0 - smoothing) * costs + smoothing * share)
-    if z_loss:
+    if z_loss > 0:
         squares = z_loss * log_sum * log_sum
         values = values + (squares if costs is None else squares * costs)
-    if smoothing:
+    if smoothing > 0:
         values = values + smoothing * (row.positive * share - of_all(call.sum_of_logits(x)) / classes)
     weights = _row_weights(xp, options.weights, None, counted, embedding.array)
     result = Reduction(options.reduction, weights, shards).of_values(values, row.has_positive, costs)

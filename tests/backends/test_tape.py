@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import math
+import operator
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat
 import array_api_strict
@@ -197,6 +201,134 @@ def test_aux_structures_and_unused_arguments() -> None:
     assert gradient["b"][1] is None
     assert float(gradient["b"][0]) == 3.0
     np.testing.assert_array_equal(nothing, np.zeros(2))
+
+
+class Bunch(dict[str, Any]):
+    """Keys as attributes, with a constructor that takes keywords alone, as scikit-learn's."""
+
+    def __init__(self, **entries: Any) -> None:
+        super().__init__(entries)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Versioned(list[Any]):
+    version = 0
+
+
+class Marked(tuple[Any, ...]):  # noqa: SLOT001  (with attributes)
+    """A tuple with attributes."""
+
+
+class Layer(NamedTuple):
+    weight: Any
+    bias: Any
+
+
+class Place(enum.Enum):
+    LAST = 2
+    FIRST = 1
+
+
+def with_attribute(tree: Any, name: str, value: Any) -> Any:
+    setattr(tree, name, value)
+    return tree
+
+
+FIRST, SECOND = np.asarray([[1.0, 2.0], [0.0, 1.0]]), np.asarray([[1.0, 0.0], [3.0, 1.0]])
+CONTAINERS: dict[str, Any] = {
+    "dict": {"b": FIRST, "a": SECOND},
+    "dict of keys of several types": {"b": FIRST, None: SECOND, 3: FIRST, (1, 2): SECOND},
+    "dict of an Enum": {Place.LAST: FIRST, Place.FIRST: SECOND},
+    "OrderedDict": with_attribute(OrderedDict(b=FIRST, a=SECOND), "version", 3),
+    "defaultdict": defaultdict(list, b=FIRST, a=SECOND),
+    "Bunch": Bunch(b=FIRST, a=SECOND),
+    "list": [FIRST, SECOND],
+    "subclass of list": with_attribute(Versioned([FIRST, SECOND]), "version", 3),
+    "subclass of tuple": with_attribute(Marked([FIRST, SECOND]), "version", 3),
+    "NamedTuple": Layer(SECOND, FIRST),
+    "nested": {"z": [FIRST, None, {"y": SECOND, "x": Layer(FIRST, ())}], "a": OrderedDict(b=SECOND, a=[])},
+}
+
+
+def arrays_in(tree: Any) -> list[Any]:
+    """Arrays in the order in which a function meets them."""
+    if isinstance(tree, (dict, list, tuple)):
+        return [x for item in (tree.values() if isinstance(tree, dict) else tree) for x in arrays_in(item)]
+    return [] if tree is None else [tree]
+
+
+def assert_same_containers(found: Any, wanted: Any) -> None:
+    """Compare types, keys, their order, and attributes."""
+    if not isinstance(wanted, (dict, list, tuple)):
+        assert (found is None) == (wanted is None)
+        return
+    assert type(found) is type(wanted)
+    assert getattr(found, "__dict__", None) == getattr(wanted, "__dict__", None)
+    assert getattr(found, "default_factory", None) is getattr(wanted, "default_factory", None)
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+    items = (tree.values() if isinstance(tree, dict) else tree for tree in (found, wanted))
+    for a, b in zip(*items, strict=True):
+        assert_same_containers(a, b)
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_container_comes_back_as_it_was(name: str) -> None:
+    """As an argument, differentiated or not, as the gradient and in `aux`: type, keys, their order, attributes."""
+    tree = CONTAINERS[name]
+
+    def product(tree: Any, constants: Any) -> Any:
+        assert_same_containers(tree, CONTAINERS[name])
+        assert_same_containers(constants, CONTAINERS[name])
+        factors, others = arrays_in(tree), arrays_in(constants)
+        # Products of matrices, and other factors, that depend on the order.
+        total = functools.reduce(operator.matmul, [(k + 1.0) * x for k, x in enumerate(factors)])
+        return (total * others[0]).sum() + total[0, 1] * others[1][1, 0], {"tree": tree, "constants": constants}
+
+    (value, aux), gradient = pnce.value_and_grad(product, has_aux=True)(tree, tree)
+    assert float(value) == pytest.approx(float(product(tree, tree)[0]))
+    for found in (gradient, aux["tree"], aux["constants"]):
+        assert_same_containers(found, tree)
+    for kept in (aux["tree"], aux["constants"]):
+        for a, b in zip(arrays_in(kept), arrays_in(tree), strict=True):
+            assert type(a) is np.ndarray
+            np.testing.assert_array_equal(a, b)
+    tensors = [torch.tensor(x, requires_grad=True) for x in arrays_in(tree)]
+    total = functools.reduce(operator.matmul, [(k + 1.0) * x for k, x in enumerate(tensors)])
+    wanted = (total * torch.tensor(arrays_in(tree)[0])).sum() + total[0, 1] * float(arrays_in(tree)[1][1, 0])
+    for a, b in zip(arrays_in(gradient), torch.autograd.grad(wanted, tensors), strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-14)
+
+
+def test_other_arguments_are_passed_as_they_are() -> None:
+    numbers, steps, masked = Counter(k=3), [1, {"b": 2, "a": (None, "c")}], np.ma.array([1.0, 2.0], mask=[False, True])
+
+    def function(x: Any, *constants: Any) -> Any:
+        for found, wanted in zip(constants, (numbers, steps, np.float32, masked), strict=True):
+            assert found is wanted
+        return (x * numbers["k"]).sum(), {"steps": steps}
+
+    gradient, aux = pnce.grad(function, has_aux=True)(A, numbers, steps, np.float32, masked)
+    np.testing.assert_array_equal(gradient, np.full((2, 3), 3.0))
+    assert aux["steps"] is steps
+
+
+def test_a_function_that_changes_its_container_leaves_the_callers() -> None:
+    parameters: dict[str, Any] = {"b": A, "a": {}}
+
+    def function(parameters: dict[str, Any]) -> Any:
+        parameters["a"]["kept"] = 1
+        return parameters.pop("b").sum()
+
+    gradient = pnce.grad(function)(parameters)
+    np.testing.assert_array_equal(gradient["b"], np.ones((2, 3)))
+    assert list(gradient) == list(parameters) == ["b", "a"]
+    assert gradient["a"] == parameters["a"] == {}
 
 
 def test_numbers_are_allowed_as_further_arguments() -> None:

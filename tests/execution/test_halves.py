@@ -268,6 +268,31 @@ def test_rows_of_any_magnitude(factor: float, similarity: Any) -> None:
         assert max(errors(loss, a, b)) <= 1.0
 
 
+SHORT_AND_LONG = [
+    (torch.float16, -20), (torch.float16, -17), (torch.float16, -12), (torch.float16, 12),
+    (torch.bfloat16, -120), (torch.bfloat16, -60), (torch.bfloat16, 60), (torch.bfloat16, 110),
+]  # fmt: skip
+"""Dtypes, and exponents of factors that make rows shorter or longer than what is multiplied as it is, or nearly so."""
+
+
+@pytest.mark.parametrize(("dtype", "power"), SHORT_AND_LONG)
+@pytest.mark.parametrize("form", ["info_nce", "clip", "nt_xent", "siglip", "supcon", "max_sim, symmetric"])
+def test_rows_times_a_power_of_2_lose_no_bit(form: str, dtype: torch.dtype, power: int) -> None:
+    """A factor that is no power of 2 would round them again: by 2.3 units of the value, 8.7 of the gradient."""
+    loss = at(0.0125, FORMS[form])
+    a, b = (x.to(dtype) for x in drawn(3, (40, 16), (40, 16)))
+    moved = a * 2.0**power
+    kept = moved * 2.0**-power  # of float16 numbers below the smallest normal one, some bits
+    some = torch.arange(40)[:, None] % 3 == 0
+    assert torch.equal(loss(moved, b), loss(kept, b))
+    assert torch.equal(loss(torch.where(some, moved, kept), b), loss(kept, b))
+
+    def in_range(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return 2.0 ** min(power, 0) * loss(x, y)
+
+    assert error(results(in_range, moved, b)[1], exact(in_range, moved, b)[1]) <= 1.0
+
+
 @similarities
 def test_rows_below_the_smallest_normal_number(similarity: Any) -> None:
     """No power of 2 in float32 scales them to 1."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 from operator import attrgetter
 from typing import Any
 
@@ -48,7 +50,20 @@ NUMBERS = {name: numbers_of(name) for name in (*(name for name in LOSSES if " " 
 """Numbers of each function of `LOSSES`, bounds, density and diagnostics."""
 
 NAMES = [name for name, numbers in NUMBERS.items() if numbers]
-FEW = ["info_nce", "triplet_from_labels"]
+
+
+def chosen(name: str) -> list[tuple[str, ...]]:
+    """Each option alone, each pair, and all: an option beside another may take another path."""
+    numbers = sorted(NUMBERS[name])
+    sets = [*combinations(numbers, 1), *combinations(numbers, 2), tuple(numbers)]
+    return list(dict.fromkeys(sets))
+
+
+CALLS = {f"{name}, {' '.join(options)}": (name, options) for name in NAMES for options in chosen(name)}
+FEW = [
+    *("info_nce, hardness temperature", "triplet_from_labels, margin temperature"),
+    *("density.linear_softmax, smoothing", "density.linear_softmax, smoothing softcap z_loss"),
+]
 
 
 class Counted:
@@ -62,8 +77,11 @@ class Counted:
         return aot_eager(graph, inputs)
 
 
-def call_of(name: str) -> Callable[[dict[str, float]], Any]:
-    """Return a function as one of its numbers, with fixed tensors of which some need a gradient."""
+def call_of(name: str, options: tuple[str, ...]) -> Callable[[dict[str, float]], Any]:
+    """Return a function as one of these numbers, with fixed tensors of which some need a gradient.
+
+    Its other numbers have their defaults, if there are any.
+    """
     case = OF_SCORES[name] if name in OF_SCORES else example(name, fill=_normal)
     constant = LOSSES[name].constant if name in LOSSES else frozenset[str]()
     tensors = {
@@ -73,23 +91,27 @@ def call_of(name: str) -> Callable[[dict[str, float]], Any]:
     }
     for x in tensors.values():
         torch._dynamo.mark_static(x)  # noqa: SLF001  (symbolic sizes would be slow)
-    bound = case.bound()
-    return lambda numbers: bound({**tensors, **numbers})
+    parameters = inspect.signature(pnce.clip if case.loss == "matryoshka" else attrgetter(case.loss)(pnce)).parameters
+    required = {key for key in NUMBERS[name] if parameters[key].default is inspect.Parameter.empty}
+    others = {key: NUMBERS[name][key] for key in required.difference(options)}
+    bound = replace(case, options={key: x for key, x in case.options.items() if key not in NUMBERS[name]}).bound()
+    return lambda numbers: bound({**tensors, **others, **numbers})
 
 
 def _normal(shape: tuple[int, ...], place: int) -> Any:
     return np.random.default_rng((7, place)).normal(size=shape).tolist()
 
 
-@pytest.mark.parametrize("name", mostly_full(NAMES, FEW))
-def test_two_graphs_serve_all_values_of_all_numbers(name: str) -> None:
+@pytest.mark.parametrize("call", mostly_full(CALLS, FEW))
+def test_two_graphs_serve_all_values_of_all_numbers(call: str) -> None:
     """One graph for the first values and one for all others."""
     torch.compiler.reset()
-    function, backend = call_of(name), Counted()
-    function(NUMBERS[name])  # the first call of a process may need one more graph
+    name, options = CALLS[call]
+    function, backend = call_of(name, options), Counted()
+    function({key: NUMBERS[name][key] for key in options})  # the first call of a process may need one more graph
     compiled = torch.compile(function, fullgraph=True, backend=backend)
-    for k in range(12):
-        numbers = {key: x * (1 - k / 16) for key, x in NUMBERS[name].items()}
+    for k in range(6):
+        numbers = {key: NUMBERS[name][key] * (1 - k / 16) for key in options}
         torch.testing.assert_close(compiled(numbers), function(numbers))
     assert backend.graphs <= 2
 

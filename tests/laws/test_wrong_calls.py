@@ -544,7 +544,10 @@ GROUPS: Mapping[str, Any] = {
 SAID = {
     "scale": r"expected (temperature = 1 / \w+|logit_scale|scale = 1 / \w+|scale|logit_scale = 1 / \w+) in",
     "scores": r"scores include it$|scores are given; losses of embeddings",
-    "given": r"; (leave it out|pass it to the loss that|to leave rows out, pass weights)|targets are the labels$",
+    "given": (
+        r"; (leave it out|take the mean of the losses of|pass it to the loss that|to leave rows out, pass weights)"
+        r"|targets are the labels$"
+    ),
     "takers": r"; ([\w., ]+) (take|takes) it$",
     "function": r"use ([\w.]+)(\(.*)?",
     "argument": r"; (?:pass|did you mean) '?(\w+)'?",

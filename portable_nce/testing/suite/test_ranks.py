@@ -222,7 +222,7 @@ SIXTEEN_BITS = [
 
 @pytest.mark.parametrize(("case_name", "dtype"), SIXTEEN_BITS)
 def test_ranks_round_sixteen_bits_once(variant: Variant, case_name: str, dtype: str) -> None:
-    """On two and three ranks, too: once at the end, or twice where products are of 16 bits."""
+    """On two and three ranks, one without rows: once at the end, or twice where products are of 16 bits."""
     given = case_named(case_name, ROWS)
     rounded = map(variant.to_list, case_arrays(variant, given, dtype))
     held = dict(zip([*given.arguments, *given.constants], rounded, strict=True))
@@ -232,9 +232,15 @@ def test_ranks_round_sixteen_bits_once(variant: Variant, case_name: str, dtype: 
     function = summed(case.function) if case.options.get("reduction") == "none" else case.function
     value, slopes = differentiate(function, case_arrays(wide, case, "float64"), len(case.arguments))
     expected = [wide.to_list(x) for x in (value, *slopes)]
-    on_ranks: tuple[tuple[int, pnce.typing.GradientsOfRanks], ...] = ((2, "summed"), (3, "averaged"))
-    for size, gradients in on_ranks:
-        errors = errors_on_ranks(shared(variant, case, size, dtype, gradients), case, expected, gradients)
+    on_ranks: tuple[tuple[int, pnce.typing.GradientsOfRanks, Without], ...] = (
+        (2, "summed", ALL_HAVE_SOME),
+        (3, "averaged", ALL_HAVE_SOME),
+        (3, "averaged", Without(rows=1)),
+        (2, "summed", Without(rows=0, columns=0)),
+    )
+    for size, gradients, without in on_ranks:
+        found = shared(variant, case, size, dtype, gradients, without=without)
+        errors = errors_on_ranks(found, case, expected, gradients)
         for name, error in errors.items():
             is_number = not isinstance(case.arguments.get(name, []), list)
             if is_number and gradients == "summed":  # a sum of rounded numbers, which may cancel
