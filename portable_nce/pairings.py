@@ -761,8 +761,7 @@ def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...],
         remedy = "compare, as in positives > 0" if matrix else f"convert it with {cast_hint(positives)}"
         raise TypeError(f"positives: expected {wanted}, got dtype {got}; {remedy}")
     columns = indices_of(xp, "positives", positives, shape[:1])
-    check_indices("positives", columns, shape[1], "columns")
-    return index(columns)
+    return indexed(columns, within=check_indices("positives", columns, shape[1], "columns"))
 
 
 @explained

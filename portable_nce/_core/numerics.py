@@ -105,7 +105,9 @@ def softplus_and_sigmoid(
 
 
 def relu(xp: Namespace, x: Array) -> Array:
-    """``max(x, 0)``; NaN stays NaN."""
+    """``max(x, 0)``, with derivative 0 at 0; NaN stays NaN."""
+    if adapter_of(x).is_plain((x,)):
+        return clipped(xp, x, 0.0, math.inf)
     return xp.where(x <= 0, xp.zeros_like(x), x)
 
 

@@ -18,9 +18,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
+from .._core.checks import largest, least, readable_entries
 from .._core.namespace import device_of, is_number, namespace_of
 from .._core.notes import note
-from .._core.numerics import continued, entries_at, in_range, normalize, upcast
+from .._core.numerics import continued, entries_at, in_range, largest_entry, normalize, upcast
 from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of, on_accelerator
@@ -34,11 +35,12 @@ from .inputs import Arrays, Inputs, number_of_varying
 from .operands import SourceDtypes, operands_of
 from .products import absence
 from .replay import replayed
-from .sets import NO_DIAGONALS, Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
+from .reweighted import ReweightedSpec
+from .sets import NO_DIAGONALS, PairRule, RuleSets, SortedClasses, diagonals_of, present_at
 from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
-from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
+from .tiling import MAX_UNSHIFTED_LOGIT, Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
 from .two_sided import square_sweep
 
 
@@ -114,7 +116,8 @@ class ScoreMatrix(NamedTuple):
     block_size: int | str | None = "auto"
     self_contrast: bool = False  # whether rows and columns are the same embeddings
     indices_checked: bool = False  # whether the pairing's indices are known to be in range
-    bound: float = math.inf  # largest magnitude of the scores, if known
+    bound: float = math.inf  # largest magnitude of the scores, if known; of given ones, of those that take part
+    finite: bool = False  # whether all given scores are known to be finite
     partners: Operands = ()  # positives, if they are separate from the columns of a queue
     scale: Any = None  # factor of the rows, if rows and columns are embeddings
     half: Any = None  # 16-bit dtype of the embeddings, if they are multiplied as they are
@@ -207,10 +210,29 @@ class ScoreMatrix(NamedTuple):
         if len(self.columns) == 0:
             return self
         own_transpose = None if self.own_transpose is None else self.own_transpose.dense()
-        dense = matrix_of_scores(self.scores(), self.pairing, self.mask)
+        dense = matrix_of_scores(self.scores(), self.pairing, self.mask).measured()
         return dense._replace(
             shard=self.shard, shards=self.shards, own_transpose=own_transpose, sharpness=self.sharpness
         )
+
+    def measured(self) -> ScoreMatrix:
+        """Matrix of given scores with the largest magnitude of those that take part, if entries can be read.
+
+        What a mask or -inf leaves out has no influence on the choice of a sweep, and so none on the last digits.
+        """
+        (scores,) = self.rows
+        low, high = readable_entries(scores, least, largest)
+        if low is None or high is None or math.isnan(low) or not high < math.inf:
+            return self
+        finite, bound = low > -math.inf, max(-low, high)
+        if not finite or (self.mask is not None and bound > MAX_UNSHIFTED_LOGIT):
+            xp = namespace_of(stop_gradient(scores))
+            among = xp.not_equal(stop_gradient(scores), -math.inf)
+            among = among if self.mask is None else xp.logical_and(among, self.mask)
+            bound = largest_entry(xp.where(among, stop_gradient(scores), 0.0)) or 0.0
+            if self.mask is not None and bound <= MAX_UNSHIFTED_LOGIT:  # exponentials of the others may overflow
+                scores = namespace_of(scores).where(self.mask, scores, 0.0)
+        return self._replace(rows=(scores,), bound=bound, finite=finite)
 
     def scores(self) -> Array:
         """The score matrix."""
@@ -224,17 +246,30 @@ class ScoreMatrix(NamedTuple):
         """One-sided sweep over this matrix, by products if possible."""
         if self.sharpness is not None and isinstance(family, SoftmaxSpec):
             family, by_row = family._replace(sharpened=True), (self.sharpness, *by_row)
-        result = self.on_diagonal(family, by_row, options) or self.by_products(family, by_row, options)
+        result = self.by_places(family, by_row, options) or self.by_products(family, by_row, options)
         return self.by_rule(family, by_row, options) if result is None else result
 
-    def on_diagonal(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
-        """Sweep over computed scores with positives on the diagonal and no mask; None for other matrices."""
-        if not (self.pairing.is_diagonal and self.mask is None and self.shard is None) or self.lacks_columns:
+    def by_places(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
+        """Sweep over given scores whose positives are at known places, one in each row; None for other matrices.
+
+        Sums over pairs leave out scores of -inf, and count pairs: these need a mask, unless all scores are finite.
+        """
+        positives, indexed = self.pairing.positives, isinstance(self.pairing.positives, ByIndex)
+        if len(self.columns) > 0 or self.shard is not None or isinstance(family, ReweightedSpec):
             return None
-        if not (len(self.columns) == 0 and isinstance(family, SoftmaxSpec) and is_positive(self.shape[1] - 1)):
+        if not (self.pairing.is_diagonal or indexed) or self.lacks_columns or not is_positive(self.shape[1] - 1):
             return None
         inputs = Inputs(self.rows, by_row=by_row)
-        return self._sweep_of(SweepSpec(family, Diagonals(), self._sizes(masked), **options), inputs, _KNOWN)
+        if isinstance(positives, ByIndex):
+            inputs = inputs._replace(**self._indexed(positives))
+        if self.mask is not None:
+            inputs = inputs._replace(mask=(self.mask,), present=(present_at(self.mask, inputs),))
+        if isinstance(family, PairsSpec) and not (
+            family.terms[1] is not None and self.finite and len(inputs.present) == 0
+        ):
+            return None
+        diagonals = diagonals_of(positives, self.shape[0])
+        return self._sweep_of(SweepSpec(family, diagonals, self._sizes(masked), **options), inputs, _KNOWN)
 
     def by_products(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """Sweep over inner products without masks; None if objective, similarity or pairing does not allow it."""
@@ -250,7 +285,7 @@ class ScoreMatrix(NamedTuple):
         if isinstance(positives, SameId):
             inputs = inputs._replace(row_labels=(positives.rows,), column_labels=(positives.columns,))
         elif isinstance(positives, ByIndex):
-            inputs = inputs._replace(**self._indexed(positives.index))
+            inputs = inputs._replace(**self._indexed(positives))
         elif isinstance(positives, AheadOfQueue) and not self.partners:
             first, extra = self.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in self.columns])
             inputs = inputs._replace(partners=(first,), columns=extra)
@@ -268,7 +303,9 @@ class ScoreMatrix(NamedTuple):
         """Sweep over the operands of this and other matrices, or over embeddings."""
         channels = tuple([one.channel for one in (self, *others)])
         fused = is_fusible(self.rows[0]) and pays_to_fuse(*self.shape)
-        spec = spec._replace(channels=channels, bound=self.bound, unit=self.similarity.unit)
+        bound = max(one.bound for one in (self, *others))
+        finite = all(one.finite for one in (self, *others))
+        spec = spec._replace(channels=channels, bound=bound, unit=self.similarity.unit, given_finite=finite)
         spec = spec._replace(high=self.high, fused=fused)
         if self.scale is not None:
             spec, inputs = self._embedded(spec, inputs)
@@ -315,11 +352,11 @@ class ScoreMatrix(NamedTuple):
             obstacles["no row has a positive"] = isinstance(positives, NoPositives)
         return next((reason for reason, holds in obstacles.items() if holds), None)
 
-    def _indexed(self, index: Array) -> dict[str, Arrays]:
+    def _indexed(self, positives: ByIndex) -> dict[str, Arrays]:
         """Groups of `Inputs` for positives by index."""
-        xp, present = namespace_of(self.rows[0]), None
-        if not self.indices_checked:
-            present = xp.logical_and(index >= 0, index < self.columns[0].shape[0])
+        xp, present, index = namespace_of(self.rows[0]), None, positives.index
+        if not (self.indices_checked or (positives.within and self.shard is None)):
+            present = xp.logical_and(index >= 0, index < self.shape[1])
         if self.shard is not None:  # its columns are in another order
             positions = xp.astype(xp.argsort(self.shard.columns), index.dtype)
             valid = index if present is None else xp.where(present, index, xp.zeros_like(index))

@@ -41,7 +41,10 @@ class Source:
         raise NotImplementedError
 
     def negative_scores(self, rows: Any, k: int) -> Array:
-        """Scores (n, k) of a tile for the sums over negatives, with sharpness; the caller may overwrite them."""
+        """Scores (n, k) of a tile for the sums over negatives, with sharpness.
+
+        The caller may overwrite them, unless they are given.
+        """
         raise NotImplementedError
 
     def scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
@@ -124,18 +127,18 @@ class GivenScores(Source):
         self.n_columns = n_columns
 
     def positive_scores(self, block: Inputs, start: Array | int) -> Array:
-        """Scores of the positives of a block: its diagonal."""
+        """Scores of the positives of a block: on its diagonal, or at the places in `targets`."""
         scores, tile = block.rows[0], s.TilePosition(start, 0, self.n_columns, self.n_columns)
-        return s.diagonal_entries(namespace_of(scores), scores, tile)
+        return s.partner_entries(namespace_of(scores), scores, s.places_of(block) if block.targets else None, tile)
 
     def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
         """The scores of a block, and the sharpness of its negatives."""
         return block.rows[0], sharpness
 
     def negative_scores(self, rows: tuple[Array, Array | None], k: int) -> Array:
-        """A copy of the scores, with sharpness."""
+        """The scores themselves, which are not to be overwritten, or with sharpness."""
         del k
-        return sharpened(rows[0] + 0.0, rows[1])
+        return sharpened(*rows)
 
     def pullback(  # noqa: PLR0917
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None

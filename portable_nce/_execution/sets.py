@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from .._core.namespace import device_of, namespace_of
-from .._core.numerics import upcast
+from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import ByIndex, Members, NoPositives, Positives, Rule, Tile, members_of, undefined_rows, with_own
@@ -134,7 +134,7 @@ def partners(xp: Namespace, diagonals: Diagonals, inputs: Inputs) -> tuple[Array
     """The positive columns of each row: one array per distance, or one by index (arbitrary in rows without one)."""
     columns, n_rows = inputs.columns[0], inputs.shape[0]
     if diagonals.indexed:
-        return (xp.take(columns, _places(inputs), axis=0),)
+        return (xp.take(columns, places_of(inputs), axis=0),)
     if diagonals.n_own_columns is not None:
         columns = columns[: diagonals.n_own_columns, ...]
     if not diagonals.distances:
@@ -144,12 +144,27 @@ def partners(xp: Namespace, diagonals: Diagonals, inputs: Inputs) -> tuple[Array
     return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in diagonals.distances)
 
 
-def _places(inputs: Inputs) -> Array:
+def places_of(inputs: Inputs) -> Array:
     """Column of the positive of each row, 0 in rows without one."""
     (index,) = inputs.targets
     for present in inputs.present:
         index = namespace_of(index).where(present, index, namespace_of(index).zeros_like(index))
     return index
+
+
+def partner_entries(xp: Namespace, x: Array, places: Array | None, tile: TilePosition) -> Array:
+    """The entries of a tile of all columns at the places (n,) of the positives, or on its diagonal."""
+    return diagonal_entries(xp, x, tile) if places is None else entries_at(x, places[:, None])[:, 0]
+
+
+def present_at(mask: Array, inputs: Inputs) -> Array:
+    """Rows whose positive, on the diagonal or by index, is included by a mask."""
+    xp, (n_rows, n_columns) = namespace_of(mask), inputs.shape
+    tile = TilePosition(0, 0, n_columns, n_columns)
+    result = partner_entries(xp, mask, places_of(inputs) if inputs.targets else None, tile)
+    for present in inputs.present:
+        result = xp.logical_and(result, present)
+    return result
 
 
 def add_partners(
@@ -158,7 +173,7 @@ def add_partners(
     """Add the cotangents of the partners to the cotangent of their columns, which may be overwritten."""
     if diagonals.indexed:
         (added,) = to_partners
-        return adapter_of(to_columns).add_rows(to_columns, _places(inputs), added)
+        return adapter_of(to_columns).add_rows(to_columns, places_of(inputs), added)
     if diagonals.n_own_columns is not None:
         first, others = to_columns[: diagonals.n_own_columns, ...], to_columns[diagonals.n_own_columns :, ...]
         whole = diagonals._replace(n_own_columns=None)
@@ -235,6 +250,8 @@ class DiagonalSets(NamedTuple):
             if self.ids:
                 same = block.row_labels[0][:, None] == self.ids[k][None, :]
                 x = namespace_of(x).where(same, value, x)
+            for mask in block.mask:  # of all columns, as the tile
+                x = adapter_of(x).where_in_place(mask, x, value)
             if diagonals.indexed:
                 return self._fill(x, k, start, block, value)
             for distance in diagonals.distances:

@@ -74,7 +74,9 @@ class SweepSpec(NamedTuple):
     unit : bool
         Whether operands are unit rows times the scale, so that no score overflows.
     bound : float
-        Largest magnitude of the scores, if it is known.
+        Largest magnitude of the scores, if it is known; of given ones, of those that take part.
+    given_finite : bool
+        Whether all scores are given and known to be finite.
     mean, values : bool
         Whether the sum is divided by the number of rows; whether losses of rows are returned instead.
     self_contrast : bool
@@ -109,15 +111,16 @@ class SweepSpec(NamedTuple):
     half: Any = None
     high: bool = False
     fused: bool = False
+    given_finite: bool = False
 
     def finite(self, rows: Array) -> bool:
         """Whether the scores of finite embeddings are finite, and infinite ones need no care.
 
         Inner products are `in_range`. Where entries can be read, an infinite bound means that some may be infinite.
         """
-        if self.unit or self.bound < math.inf:
-            return True
-        return not self.channels[0].given and adapter_of(rows).mode == "eager" and not is_readable(rows)
+        if self.channels[0].given:
+            return self.given_finite
+        return self.unit or self.bound < math.inf or (adapter_of(rows).mode == "eager" and not is_readable(rows))
 
 
 def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:

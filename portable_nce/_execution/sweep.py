@@ -234,7 +234,8 @@ class Step:
         if not self.spec.positives_in_tile:
             return (matrix,), factor
         assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
-        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start, block.inputs),), None
+        matrix = adapter_of(matrix).times_in_place(matrix, factor[:, None])
+        return (self.sets.put(matrix, losses.to_positive, k, block.start, block.inputs),), None
 
 
 def step_of_rows(spec: StepSpec) -> Callable[..., tuple[Arrays, Arrays]]:
@@ -282,12 +283,14 @@ class _OneSided:
         unshifted = facts.small or isinstance(spec.family, PairsSpec)
         scaled = not (unshifted or given) and is_readable(first) and self.adapter.is_plain(inputs.flat)
         positives_in_tile = False
-        if self.diagonals is not None and isinstance(spec.family, SoftmaxSpec):
+        if given and self.diagonals is not None:
+            positives_in_tile = True
+        elif self.diagonals is not None and isinstance(spec.family, SoftmaxSpec):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
             whole = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
             whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
             # With 16-bit products, the cotangents of positives have more bits.
-            positives_in_tile = given or (whole and not (scaled or of_halves))
+            positives_in_tile = whole and not (scaled or of_halves)
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
         self.step_spec = StepSpec(
             spec.family,
@@ -327,13 +330,15 @@ class _OneSided:
         """Facts about the scores that the family uses, without numbers of rows and columns."""
         spec, family, inputs = self.spec, self.spec.family, self.inputs
         small = are_small(family, self._bound())
+        given = all(channel.given for channel in spec.channels)
         if isinstance(spec.sets, s.PairRule):
             of_sums = isinstance(family, SoftmaxSpec) and not family.statistics
-            return ScoreFacts(small and of_sums, single=spec.sets.single)
+            finite = given and spec.given_finite
+            return ScoreFacts(small and of_sums, finite, single=spec.sets.single, given=given)
         finite = spec.finite(inputs.rows[0])
         complete = len(inputs.added) + len(inputs.present) + len(inputs.row_labels) == 0
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
-        return ScoreFacts(small, finite, complete and self.diagonals is not None, absent)
+        return ScoreFacts(small, finite, complete and self.diagonals is not None, absent, given=given)
 
     def run(self) -> SweepResult:
         need_grad, (n_rows, n_columns) = self.need_grad, self.step.source.n_differentiated
