@@ -104,9 +104,10 @@ def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangen
 
 
 def _times(gradient: Any, cotangent: Any) -> Any:
-    """Gradient times the cotangent (1,) of the value, in the shape of the gradient."""
-    result = cotangent * gradient
-    return result if gradient.dim() else result.reshape(())
+    """Gradient times the cotangent of the value (1,), or of the values (N,) of its rows, in its own shape."""
+    if not gradient.dim():
+        return (cotangent * gradient).reshape(())
+    return gradient * (cotangent if gradient.dim() == 1 else cotangent.reshape(-1, *(1,) * (gradient.dim() - 1)))
 
 
 # Differentiation rules: callables of tensors with the tensors to save (`keep`), a pullback (`pull`) and a pushforward
@@ -171,7 +172,7 @@ class _Adjoint:
 
 
 class _Value:
-    """`function(static, *arrays, need_grad=...)`: a value, a constant, and the gradients of the value.
+    """`function(static, *arrays, need_grad=...)`: a value, a constant, and the gradients of the value, or of row values.
 
     The Hessian is symmetric, so its products with cotangents are computed as products with tangents, in forward mode,
     block by block.
@@ -181,11 +182,13 @@ class _Value:
 
     def __init__(self, function: Callable[..., Arrays], static: Any, count: int, need_grad: Any) -> None:
         self.function, self.static, self.count, self.need_grad = function, static, count, need_grad
+        self.number = 1  # of values
 
     def __call__(self, *arrays: Any) -> Arrays:
         return self.function(self.static, *arrays, need_grad=self.need_grad)
 
     def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
+        self.number = outputs[0].shape[-1]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(outputs[1])
         return (*arrays, *outputs[2:])
@@ -208,8 +211,12 @@ class _Value:
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
         arrays, gradients = saved[: self.count], saved[self.count :]
         directions = tangents[: len(gradients)]
-        slope: Any = sum((g * t).sum() for g, t in zip(gradients, directions, strict=True) if t is not None)
-        return (slope.reshape(1), None, *self.products(arrays, directions))
+        products = [g * t for g, t in zip(gradients, directions, strict=True) if t is not None]
+        if self.number == 1:
+            slope: Any = sum(x.sum() for x in products).reshape(1)
+        else:
+            slope = sum(x.reshape(self.number, -1).sum(-1) for x in products)
+        return (slope, None, *self.products(arrays, directions))
 
 
 class _ValueOnce(_Value):

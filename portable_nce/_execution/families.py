@@ -110,9 +110,10 @@ class Softmax(Family):
         # Whether finite log-odds are enough for the objective.
         self.may_use_odds = facts.complete and spec.objective.of_odds is not None and not spec.statistics
 
-    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
+    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
         """Exponentials of a tile of negatives, and their sums."""
         del by_row
+        (scores,) = scores
         if not self.facts.given:
             return self.accumulate(exclude(scores, -math.inf))
         if not self.unshifted:
@@ -335,16 +336,15 @@ class PairTerms(Family):
         self.need_grad = need_grad
         self.n_pairs = int(spec.counts[0]) + (facts.n_negatives if spec.counts[1] else 0)  # of each row, if complete
 
-    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Array]:
-        """Sums over a tile of negatives, and the slopes of its terms."""
+    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Arrays]:
+        """Sums over a tile of negatives, and the slopes of its terms by the scores of each matrix."""
         term = self.spec.terms[1]
         assert term is not None  # noqa: S101  (without, no tile is computed)
         if not self.facts.finite:
-            scores = exclude(scores, 0.0)
+            scores = tuple([exclude(x, 0.0) for x in scores])
         elif self.facts.given and term.fused is None:
-            scores = scores + 0.0  # the result of a user's function may be the scores, and is overwritten
-        sums, residual = self._summed(term, (scores,), by_row, lambda x: exclude(x, 0.0))
-        return sums, residual[0] if residual else scores
+            scores = tuple([x + 0.0 for x in scores])  # a user's function may return them, and results are overwritten
+        return self._summed(term, scores, by_row, lambda x: exclude(x, 0.0))
 
     def _summed(
         self,
@@ -397,10 +397,11 @@ class PairTerms(Family):
             members.refuse_weights()
         sums, residuals = [], []
         for term, mask, weights, count in zip(self.spec.terms, members[:2], members[2:], self.spec.counts, strict=True):
-            taken = mask
-            for score in scores:
-                taken = xp.logical_and(taken, score != -math.inf)
-            inputs = tuple(xp.where(taken, score, 0.0) for score in scores)
+            taken, inputs = mask, scores
+            if not self.facts.finite:
+                for score in scores:
+                    taken = xp.logical_and(taken, xp.not_equal(score, -math.inf))
+                inputs = tuple([xp.where(taken, score, 0.0) for score in scores])
             entry_weights = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, 0.0)
             number = xp.sum(entry_weights, axis=1)
             zero = xp.zeros_like(number)
@@ -480,6 +481,17 @@ class PairTerms(Family):
 
     def _pairs_of(self, total: PairSum) -> Array:
         return self.xp.full_like(total.value, self.n_pairs) if total.n_pairs is None else total.n_pairs
+
+    def tile_cotangent(self, residual: Arrays, losses: RowLosses, rescale: None) -> tuple[Array, Array]:
+        """The slopes of the terms, and the factor of each row."""
+        del rescale
+        (slope,) = residual
+        return slope, losses.coefficient
+
+    def cotangents(self, residual: Arrays, losses: RowLosses) -> Arrays:
+        """The cotangents of the scores of an only tile, of each matrix."""
+        factor = losses.coefficient[:, None]
+        return tuple([adapter_of(x).times_in_place(x, factor) for x in residual])
 
     def masked_cotangents(
         self, residual: Any, positive: Any, losses: RowLosses, members: Members, rescale: None = None

@@ -40,7 +40,7 @@ from .sets import NO_DIAGONALS, PairRule, RuleSets, SortedClasses, diagonals_of,
 from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
-from .tiling import MAX_UNSHIFTED_LOGIT, Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
+from .tiling import MAX_UNSHIFTED_LOGIT, Sizes, Tiling, is_large, is_positive, label_blocks, masked, may_be_held, one_sided, pays_to_fuse, two_sided
 from .two_sided import square_sweep
 
 
@@ -180,8 +180,7 @@ class ScoreMatrix(NamedTuple):
         mask = None if self.mask is None else namespace_of(self.mask).matrix_transpose(self.mask)
         pairing = self.pairing.transposed()
         if len(self.columns) == 0:
-            scores = namespace_of(self.rows[0]).matrix_transpose(self.rows[0])
-            return self._replace(rows=(scores,), pairing=pairing, mask=mask)
+            return self._replace(rows=(transpose_of(self.rows[0]),), pairing=pairing, mask=mask)
         similarity = self.similarity.transposed()
         return self._replace(similarity=similarity, rows=self.columns, columns=self.rows, pairing=pairing, mask=mask)
 
@@ -214,6 +213,13 @@ class ScoreMatrix(NamedTuple):
         return dense._replace(
             shard=self.shard, shards=self.shards, own_transpose=own_transpose, sharpness=self.sharpness
         )
+
+    def dense_if_small(self) -> ScoreMatrix:
+        """Matrix with computed scores if they may be held: for losses that would compute them several times."""
+        one_process = self.shard is None and self.shards is None and self.own_transpose is None
+        held = one_process and self.half is None and self.block_size == "auto" and self.sharpness is None
+        held = held and adapter_of(self.rows[0]).mode in {"eager", "traced"} and len(self.columns) > 0
+        return self.dense() if held and may_be_held(*self.shape) else self
 
     def measured(self) -> ScoreMatrix:
         """Matrix of given scores with the largest magnitude of those that take part, if entries can be read.
@@ -249,27 +255,31 @@ class ScoreMatrix(NamedTuple):
         result = self.by_places(family, by_row, options) or self.by_products(family, by_row, options)
         return self.by_rule(family, by_row, options) if result is None else result
 
-    def by_places(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
+    def by_places(
+        self, family: FamilySpec, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix
+    ) -> Prepared | None:
         """Sweep over given scores whose positives are at known places, one in each row; None for other matrices.
 
         Sums over pairs leave out scores of -inf, and count pairs: these need a mask, unless all scores are finite.
         """
         positives, indexed = self.pairing.positives, isinstance(self.pairing.positives, ByIndex)
-        if len(self.columns) > 0 or self.shard is not None or isinstance(family, ReweightedSpec):
+        if any(len(one.columns) > 0 or one.shard is not None for one in (self, *others)):
+            return None
+        if isinstance(family, ReweightedSpec):
             return None
         if not (self.pairing.is_diagonal or indexed) or self.lacks_columns or not is_positive(self.shape[1] - 1):
             return None
-        inputs = Inputs(self.rows, by_row=by_row)
+        inputs = Inputs(tuple([x for one in (self, *others) for x in one.rows]), by_row=by_row)
         if isinstance(positives, ByIndex):
             inputs = inputs._replace(**self._indexed(positives))
         if self.mask is not None:
             inputs = inputs._replace(mask=(self.mask,), present=(present_at(self.mask, inputs),))
         if isinstance(family, PairsSpec) and not (
-            family.terms[1] is not None and self.finite and len(inputs.present) == 0
+            family.terms[1] is not None and len(inputs.present) == 0 and all(one.finite for one in (self, *others))
         ):
             return None
         diagonals = diagonals_of(positives, self.shape[0])
-        return self._sweep_of(SweepSpec(family, diagonals, self._sizes(masked), **options), inputs, _KNOWN)
+        return self._sweep_of(SweepSpec(family, diagonals, self._sizes(masked), **options), inputs, _KNOWN, *others)
 
     def by_products(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """Sweep over inner products without masks; None if objective, similarity or pairing does not allow it."""
@@ -473,9 +483,11 @@ class ScoreMatrix(NamedTuple):
         """Row losses and their counts; with `other`, terms take the scores of a pair in both matrices."""
         matrix = self.with_operands()
         if other is None:
-            return in_two_passes(matrix.prepared(family, parameters, values=True))
-        prepared = matrix.by_rule(family, parameters, {"values": True}, other.with_operands())
-        return in_two_passes(prepared._replace(reason="two score matrices are compared"))
+            return of_rows(matrix.prepared(family, parameters, values=True))
+        other, options = other.with_operands(), {"values": True}
+        prepared = matrix.by_places(family, parameters, options, other)
+        prepared = prepared or matrix.by_rule(family, parameters, options, other)
+        return of_rows(prepared._replace(reason="two score matrices are compared"))
 
     def statistics(self, *, same_scores: bool = False) -> Statistics:
         """Statistics of the rows, in two passes.
@@ -485,7 +497,7 @@ class ScoreMatrix(NamedTuple):
         """
         family = SoftmaxSpec(_NO_OBJECTIVE, statistics=True)
         matrix = self.with_operands()
-        if same_scores:
+        if same_scores and matrix.columns:
             prepared = matrix.by_rule(family, (), {"values": True})
             prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
         else:
@@ -512,6 +524,22 @@ class ScoreMatrix(NamedTuple):
         return members.positives, members.negatives
 
 
+def transpose_of(scores: Array) -> Array:
+    """The transpose as a matrix of its own; so is its cotangent: sums of both memory orders take many times as long."""
+    return adapter_of(scores).custom_vjp(_turn, _turn_back)(None, scores)[0]
+
+
+def _turn(static: None, x: Array) -> Arrays:
+    del static
+    xp, (n_rows, n_columns) = namespace_of(x), x.shape
+    return (xp.reshape(xp.reshape(xp.matrix_transpose(x), (-1,)), (n_columns, n_rows)),)
+
+
+def _turn_back(static: None, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    del arrays, outputs
+    return _turn(static, *cotangents)
+
+
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
     """Whether rows and columns of a symmetric loss can share tiles."""
     return pairing.is_diagonal and similarity.inner_product and mask is None
@@ -534,12 +562,23 @@ _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="s
 
 
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
-    """Sum of the row losses, with its gradient, and their counts."""
+    """Sum of the row losses, or the losses of given scores, with their gradient, and the counts of the rows."""
     spec, arrays = prepared.spec, prepared.arrays
     note(Passes(1, prepared))
     function = replayed(prepared.function, spec, arrays)
     value, number = adapter_of(arrays[0]).value_and_vjp(function)(spec, *arrays)
     return value, number
+
+
+def of_rows(prepared: Prepared) -> tuple[Array, Array]:
+    """Row losses and their counts; of given scores in one pass, since a row has the gradient of its loss alone."""
+    spec, inputs, family = prepared.spec, prepared.inputs, prepared.spec.family
+    if not all(one.given for one in spec.channels) or (isinstance(family, SoftmaxSpec) and family.statistics):
+        return in_two_passes(prepared)
+    n_rows = inputs.shape[0]
+    by_row = as_arrays(inputs.by_row, inputs.rows[0])
+    by_row = tuple([x if x.shape == (n_rows,) else namespace_of(x).broadcast_to(x, (n_rows,)) for x in by_row])
+    return in_one_pass(prepared._replace(inputs=inputs._replace(by_row=by_row)))
 
 
 def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:

@@ -46,10 +46,10 @@ class Reweighted(Family):
         self.n_negatives = facts.n_negatives if facts.complete else None
 
     def add_negatives(
-        self, scores: Array, exclude: Exclude, by_row: Arrays
+        self, scores: Arrays, exclude: Exclude, by_row: Arrays
     ) -> tuple[HardSums, tuple[Array, Array | None]]:
         del by_row
-        scores = exclude(scores, -math.inf)
+        scores = exclude(scores[0], -math.inf)
         if self.facts.absent is not None:
             scores = self.xp.where(scores <= self.facts.absent, -math.inf, scores)
         return self._summed(scores, bounded=self.unshifted)

@@ -100,7 +100,7 @@ class Family(ABC):
         self.facts = facts
 
     @abstractmethod
-    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
+    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
         """What a tile of negatives adds to its rows, and its residual; scores that are not given may be overwritten."""
 
     @abstractmethod
@@ -141,6 +141,11 @@ class Family(ABC):
     def tile_cotangent(self, residual: Any, losses: RowLosses, rescale: Any) -> tuple[Array, Array]:
         """Cotangent of a tile of negatives, as a matrix and a factor of each row; the residual may be overwritten."""
         return residual, losses.coefficient if rescale is None else losses.coefficient * rescale
+
+    def cotangents(self, residual: Any, losses: RowLosses) -> Arrays:
+        """The cotangents of the scores of an only tile of negatives, of each matrix; the residual may be overwritten."""
+        matrix, factor = self.tile_cotangent(residual, losses, None)
+        return (adapter_of(matrix).times_in_place(matrix, factor[:, None]),)
 
     def masked_cotangents(
         self, residual: Any, positive: PositiveSums, losses: RowLosses, members: Members, rescale: Any = None

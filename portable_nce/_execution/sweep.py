@@ -145,7 +145,7 @@ class Step:
             inputs = Inputs((like,), column_labels=constants.labels, column_numbers=constants.numbers)
             self.sets = s.RuleSets(spec.sets._replace(shape=numbers.whole), inputs, numbers.shape)
         else:
-            self.source = GivenScores(n_columns)
+            self.source = GivenScores(len(spec.channels), n_columns)
             if not spec.given:
                 self.source = Products(constants.tiles, constants.scored, spec.need_grad, turned=spec.turned)
             if isinstance(spec.sets, s.SortedClasses):
@@ -230,12 +230,12 @@ class Step:
         if isinstance(tile.sets, Members):
             result = self.family.masked_cotangents(tile.residual, block.positives, losses, tile.sets, rescale)
             return tuple(map(scaling.cleared, result)), None
-        matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
         if not self.spec.positives_in_tile:
+            matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
             return (matrix,), factor
         assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
-        matrix = adapter_of(matrix).times_in_place(matrix, factor[:, None])
-        return (self.sets.put(matrix, losses.to_positive, k, block.start, block.inputs),), None
+        first, *others = self.family.cotangents(tile.residual, losses)
+        return (self.sets.put(first, losses.to_positive, k, block.start, block.inputs), *others), None
 
 
 def step_of_rows(spec: StepSpec) -> Callable[..., tuple[Arrays, Arrays]]:

@@ -25,7 +25,7 @@ Fused = Callable[..., tuple[Array, tuple[Array | None, ...]]]
 """Value and slopes of a term; a slope of None, by a parameter, is 0."""
 
 
-def _term(fused: Fused) -> Term:
+def fused_term(fused: Fused) -> Term:
     """Term whose value and slopes are computed together."""
     return Term(_Value(fused))._replace(fused=fused)
 
@@ -96,7 +96,7 @@ def _logistic_negative(score: Array, bias: Array, *, bounded: bool, need_grad: b
     return value, (slope, slope) if need_grad else ()
 
 
-_LOGISTIC = (_term(_logistic_positive), _term(_logistic_negative))
+_LOGISTIC = (fused_term(_logistic_positive), fused_term(_logistic_negative))
 
 
 @explained
@@ -189,4 +189,4 @@ class _Hinge(Record):
         return value, (slope, slope, None)
 
 
-_ATTRACT, _REPEL = ({power: _term(_Hinge(attracts, power)) for power in (1, 2)} for attracts in (True, False))
+_ATTRACT, _REPEL = ({power: fused_term(_Hinge(attracts, power)) for power in (1, 2)} for attracts in (True, False))

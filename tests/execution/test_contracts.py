@@ -75,7 +75,7 @@ def scores_of(engine: _OneSided) -> list[tuple[Any, Any]]:
     rows = source.block_operands(block_of(engine), None)
     if isinstance(source, Channels):
         return [source.scores(rows, 0)]
-    tiles = [source.negative_scores(rows, k) for k in range(len(source.tiles))]
+    tiles = [x for k in range(len(source.tiles)) for x in source.negative_scores(rows, k)]
     return [((np.where(x < -1e100, 0.0, x),), None) for x in tiles]  # empty slots of a queue have the lowest score
 
 
