@@ -172,7 +172,7 @@ class _Adjoint:
 
 
 class _Value:
-    """`function(static, *arrays, need_grad=...)`: a value, a constant, and the gradients of the value, or of row values.
+    """`function(static, *arrays, need_grad=...)`: a value, a constant, and the gradients of the value, or of values.
 
     The Hessian is symmetric, so its products with cotangents are computed as products with tangents, in forward mode,
     block by block.
@@ -520,7 +520,7 @@ class TorchAdapter(Defaults):
         return torch.sum(x.to(torch.bfloat16), dim=axis, dtype=torch.float32).to(dtype)
 
     def plus_product(self, x: Any, y: Any, z: Any) -> Any:
-        if x.device.type == "cpu" or _is_observed((x, y, z)):
+        if _is_observed((x, y, z)) or (x.device.type == "cpu" and y.dtype == torch.bool):
             return super().plus_product(x, y, z)
         return torch.addcmul(x, y, z, out=x)
 

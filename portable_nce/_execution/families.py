@@ -155,7 +155,8 @@ class Softmax(Family):
         sharpness, _ = split_sharpness(self.spec, by_row)
         positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
-            positive = from_mask(xp, scores[0], positives, single=single, weights=weights, unshifted=True)
+            options = {"single": single, "weights": weights, "all_finite": self.facts.finite}
+            positive = from_mask(xp, scores[0], positives, unshifted=True, **options)
             exps = self.terms(scores[0], None, spare=not (self.facts.given or self.spec.objective.separate))
             terms = xp.where(negatives, exps, 0.0)
             positive = positive if single else positive.with_exponentials(xp, exps)

@@ -40,7 +40,19 @@ from .sets import NO_DIAGONALS, PairRule, RuleSets, SortedClasses, diagonals_of,
 from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
-from .tiling import MAX_UNSHIFTED_LOGIT, Sizes, Tiling, is_large, is_positive, label_blocks, masked, may_be_held, one_sided, pays_to_fuse, two_sided
+from .tiling import (
+    MAX_UNSHIFTED_LOGIT,
+    Sizes,
+    Tiling,
+    is_large,
+    is_positive,
+    label_blocks,
+    masked,
+    may_be_held,
+    one_sided,
+    pays_to_fuse,
+    two_sided,
+)
 from .two_sided import square_sweep
 
 
@@ -215,9 +227,12 @@ class ScoreMatrix(NamedTuple):
         )
 
     def dense_if_small(self) -> ScoreMatrix:
-        """Matrix with computed scores if they may be held: for losses that would compute them several times."""
+        """Matrix with computed scores if they may be held: for losses that would compute them several times.
+
+        With labels, sweeps sort rows.
+        """
         one_process = self.shard is None and self.shards is None and self.own_transpose is None
-        held = one_process and self.half is None and self.block_size == "auto" and self.sharpness is None
+        held = one_process and not self.pairing.positives.has_labels and self.half is None and self.block_size == "auto" and self.sharpness is None
         held = held and adapter_of(self.rows[0]).mode in {"eager", "traced"} and len(self.columns) > 0
         return self.dense() if held and may_be_held(*self.shape) else self
 
@@ -526,7 +541,10 @@ class ScoreMatrix(NamedTuple):
 
 def transpose_of(scores: Array) -> Array:
     """The transpose as a matrix of its own; so is its cotangent: sums of both memory orders take many times as long."""
-    return adapter_of(scores).custom_vjp(_turn, _turn_back)(None, scores)[0]
+    adapter = adapter_of(scores)
+    if adapter.mode == "traced":  # XLA chooses memory orders itself
+        return namespace_of(scores).matrix_transpose(scores)
+    return adapter.custom_vjp(_turn, _turn_back)(None, scores)[0]
 
 
 def _turn(static: None, x: Array) -> Arrays:

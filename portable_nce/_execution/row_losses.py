@@ -143,7 +143,7 @@ class Family(ABC):
         return residual, losses.coefficient if rescale is None else losses.coefficient * rescale
 
     def cotangents(self, residual: Any, losses: RowLosses) -> Arrays:
-        """The cotangents of the scores of an only tile of negatives, of each matrix; the residual may be overwritten."""
+        """The cotangents of an only tile's scores, of each matrix; the residual may be overwritten."""
         matrix, factor = self.tile_cotangent(residual, losses, None)
         return (adapter_of(matrix).times_in_place(matrix, factor[:, None]),)
 

@@ -14,7 +14,18 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import ByIndex, Members, NoPositives, Positives, Rule, Tile, members_of, undefined_rows, with_own
+from ..pairings import (
+    ByIndex,
+    Members,
+    NoPositives,
+    Positives,
+    Rule,
+    Tile,
+    is_own,
+    members_of,
+    undefined_rows,
+    with_own,
+)
 from .inputs import Inputs
 from .row_losses import Exclude
 from .tiling import Bounds
@@ -159,7 +170,7 @@ def partner_entries(xp: Namespace, x: Array, places: Array | None, tile: TilePos
 
 def present_at(mask: Array, inputs: Inputs) -> Array:
     """Rows whose positive, on the diagonal or by index, is included by a mask."""
-    xp, (n_rows, n_columns) = namespace_of(mask), inputs.shape
+    xp, n_columns = namespace_of(mask), inputs.shape[1]
     tile = TilePosition(0, 0, n_columns, n_columns)
     result = partner_entries(xp, mask, places_of(inputs) if inputs.targets else None, tile)
     for present in inputs.present:
@@ -198,6 +209,8 @@ def partner_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array
 
 def diagonal_entries(xp: Namespace, x: Array, tile: TilePosition) -> Array:
     """The diagonal entries of a tile of all columns."""
+    if adapter_of(x).mode == "traced":
+        return entries_at(x, _diagonal_columns(x, 0, tile)[:, None])[:, 0]
     first = xp.arange(x.shape[0], device=device_of(x)) * x.shape[1]
     return xp.take(xp.reshape(x, (-1,)), first + _diagonal_columns(x, 0, tile), axis=0)
 
@@ -313,6 +326,7 @@ class RuleSets(TileSets):
         # Clearing a diagonal takes less than a mask of it.
         in_order = adapter_of(first).mode == "eager" and not inputs.column_numbers and shape[0] == shape[1]
         self.with_own = with_own(self.rule) if in_order else None
+        self.is_own = in_order and is_own(self.rule)
         self.dtype = upcast(xp, first).dtype
         (numbers,) = inputs.column_numbers or (xp.arange(shape[1], device=self.device),)
         self.numbers, *self.labels = [x[None, ...] for x in (numbers, *inputs.column_labels)]
@@ -320,6 +334,8 @@ class RuleSets(TileSets):
     def of(self, k: int, start: Array | int, block: Inputs) -> Members:
         del k
         xp, (mask,) = self.xp, block.mask or (None,)
+        if self.is_own:
+            return self._own(block.rows[0].shape[-2], start, mask)
         (numbers,) = block.row_numbers or (xp.arange(block.rows[0].shape[-2], device=self.device) + start,)
         numbers, *labels = [x[:, None, ...] for x in (numbers, *block.row_labels)]
         both = tuple(labels), tuple(self.labels)
@@ -328,6 +344,15 @@ class RuleSets(TileSets):
             return members_of(self.rule, tile)
         members, place = members_of(self.with_own, tile), TilePosition(start, 0, self.shape[1], self.shape[1])
         return Members(*[put_diagonal(x, 0, value=False, tile=place) for x in members[:2]], *members[2:])  # type: ignore[call-arg]
+
+    def _own(self, n_rows: int, start: Array | int, mask: Array | None) -> Members:
+        """Members of a tile whose positives are the pairs of each row with itself."""
+        xp, shape, place = self.xp, (n_rows, self.shape[1]), TilePosition(start, 0, self.shape[1], self.shape[1])
+        own = put_diagonal(xp.zeros(shape, dtype=xp.bool, device=self.device), 0, value=True, tile=place)
+        others = put_diagonal(xp.ones(shape, dtype=xp.bool, device=self.device), 0, value=False, tile=place)
+        if mask is not None:
+            own, others = xp.logical_and(own, mask), xp.logical_and(others, mask)
+        return Members(own, others)
 
 
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:

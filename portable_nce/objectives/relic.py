@@ -52,7 +52,7 @@ def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
 
 
 def _log_share(score: Array, top: Array, rest: Array) -> Array:
-    """Log-probability ``(score + top) + rest`` of a negative, at most 0, also for masked pairs, whose score is 0 here."""
+    """Log-probability ``(score + top) + rest`` of a negative, at most 0, also for masked pairs, of score 0 here."""
     share = score + top
     share += rest
     xp = namespace_of(share)
@@ -64,16 +64,16 @@ def _log_share(score: Array, top: Array, rest: Array) -> Array:
 def _divergence(
     score: Array, other: Array, *shares: Array, bounded: bool, need_grad: bool
 ) -> tuple[Array, tuple[Array, ...]]:
-    """``p r + d`` with ``r = log p - log q`` and ``d = q - p``, as ``p expm1(-r)`` if p and q are close.
+    """``p r + d`` with ``r = log p - log q`` and ``d = q - p``. The slope by log p is ``p r``, by log q ``d``.
 
-    The slope by log p is ``p r``, by log q ``d``.
+    With the sign s of r, d is ``s max(p, q) expm1(-s r)``: no cancellation, and no overflow.
     """
     del bounded
     xp = namespace_of(score, other, *shares)
     log_p, log_q = _log_share(score, *shares[:2]), _log_share(other, *shares[2:])
     ratio, p = log_p - log_q, xp.exp(log_p)
-    near = xp.less(xp.abs(ratio), 1.0)
-    difference = xp.where(near, p * xp.expm1(-xp.where(near, ratio, 0.0)), xp.exp(log_q) - p)
+    sign = xp.astype(xp.less(ratio, 0.0), ratio.dtype) * -2.0 + 1.0
+    difference = xp.maximum(p, xp.exp(log_q)) * xp.expm1(ratio * -sign) * sign
     by_p = p * ratio
     return by_p + difference, (by_p, difference, by_p, by_p, difference, difference) if need_grad else ()
 
