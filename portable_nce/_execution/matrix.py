@@ -26,7 +26,7 @@ from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of, on_accelerator
 from ..objectives.base import Objective
-from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
+from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel, takes_products
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .families import FamilySpec, PairsSpec, SoftmaxSpec
@@ -92,6 +92,12 @@ def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
         return xp.full((), x, dtype=like.dtype, device=device_of(like))
 
     return tuple(array(x) if isinstance(x, float) else x for x in numbers)
+
+
+class Held(NamedTuple):
+    """Note of a matrix whose scores are computed before its sweeps."""
+
+    matrix: ScoreMatrix
 
 
 class Passes(NamedTuple):
@@ -231,10 +237,18 @@ class ScoreMatrix(NamedTuple):
 
         With labels, sweeps sort rows.
         """
-        one_process = self.shard is None and self.shards is None and self.own_transpose is None
-        held = one_process and not self.pairing.positives.has_labels and self.half is None and self.block_size == "auto" and self.sharpness is None
-        held = held and adapter_of(self.rows[0]).mode in {"eager", "traced"} and len(self.columns) > 0
-        return self.dense() if held and may_be_held(*self.shape) else self
+        if self.shard is not None or self.shards is not None or self.own_transpose is not None:
+            return self
+        pairing, is_auto = self.pairing, isinstance(self.block_size, str)
+        if self.partners or pairing.positives.has_labels or takes_products(pairing.rule) or not is_auto:
+            return self
+        modes = {"eager", "traced"}
+        if len(self.columns) == 0 or self.half is not None or adapter_of(self.rows[0]).mode not in modes:
+            return self
+        if self.sharpness is not None or not may_be_held(*self.shape):
+            return self
+        note(Held(self))
+        return self.dense()
 
     def measured(self) -> ScoreMatrix:
         """Matrix of given scores with the largest magnitude of those that take part, if entries can be read.
