@@ -150,7 +150,7 @@ def _selected(condition: Any, x1: Any, x2: Any) -> Any:
         return chosen.view(first.dtype)
     chosen.neg_()  # all bits
     a, b = (x.view(integers) if isinstance(x, torch.Tensor) else _bits(repr(x), first.dtype) for x in (x1, x2))
-    differing = a ^ b
+    differing: Any = a ^ b
     fits = [x for x in (chosen, differing) if x.shape == shape]
     result = fits[0].bitwise_and_(differing if fits[0] is chosen else chosen) if fits else chosen & differing
     return result.bitwise_xor_(b).view(first.dtype)

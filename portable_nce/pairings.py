@@ -1396,8 +1396,7 @@ def _index_rule(tile: Tile) -> tuple[Array, Array]:
 
 
 def _labels_rule(tile: Tile) -> tuple[Array, Array]:
-    same = tile.rows[0] == tile.columns[0]
-    return same, _not(same)
+    return tile.rows[0] == tile.columns[0], tile.rows[0] != tile.columns[0]
 
 
 def _ids_rule(tile: Tile) -> tuple[Array, Array]:

@@ -113,12 +113,12 @@ class Softmax(Family):
     def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
         """Exponentials of a tile of negatives, and their sums."""
         del by_row
-        (scores,) = scores
+        (given,) = scores
         if not self.facts.given:
-            return self.accumulate(exclude(scores, -math.inf))
+            return self.accumulate(exclude(given, -math.inf))
         if not self.unshifted:
-            return self.accumulate(exclude(scores + 0.0, -math.inf))
-        terms = exclude(self.terms(scores, None, spare=False), 0.0)
+            return self.accumulate(exclude(given + 0.0, -math.inf))
+        terms = exclude(self.terms(given, None, spare=False), 0.0)
         return ExpSum(None, adapter_of(terms).sum_along(terms, 1)), terms
 
     def accumulate(self, scores: Array, axis: int = 1, *, spare: bool = True) -> tuple[ExpSum, Array]:
@@ -155,7 +155,7 @@ class Softmax(Family):
         sharpness, _ = split_sharpness(self.spec, by_row)
         positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
-            options = {"single": single, "weights": weights, "all_finite": self.facts.finite}
+            options: dict[str, Any] = {"single": single, "weights": weights, "all_finite": self.facts.finite}
             positive = from_mask(xp, scores[0], positives, unshifted=True, **options)
             exps = self.terms(scores[0], None, spare=not (self.facts.given or self.spec.objective.separate))
             terms = xp.where(negatives, exps, 0.0)
@@ -345,7 +345,8 @@ class PairTerms(Family):
             scores = tuple([exclude(x, 0.0) for x in scores])
         elif self.facts.given and term.fused is None:
             scores = tuple([x + 0.0 for x in scores])  # a user's function may return them, and results are overwritten
-        return self._summed(term, scores, by_row, lambda x: exclude(x, 0.0))
+        summed: tuple[PairSum, Arrays] = self._summed(term, scores, by_row, lambda x: exclude(x, 0.0))
+        return summed
 
     def _summed(
         self,

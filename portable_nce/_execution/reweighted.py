@@ -49,10 +49,10 @@ class Reweighted(Family):
         self, scores: Arrays, exclude: Exclude, by_row: Arrays
     ) -> tuple[HardSums, tuple[Array, Array | None]]:
         del by_row
-        scores = exclude(scores[0], -math.inf)
+        negatives = exclude(scores[0], -math.inf)
         if self.facts.absent is not None:
-            scores = self.xp.where(scores <= self.facts.absent, -math.inf, scores)
-        return self._summed(scores, bounded=self.unshifted)
+            negatives = self.xp.where(negatives <= self.facts.absent, -math.inf, negatives)
+        return self._summed(negatives, bounded=self.unshifted)
 
     def _summed(self, scores: Array, *, bounded: bool) -> tuple[HardSums, tuple[Array, Array | None]]:
         xp, beta, total_of = self.xp, self.spec.beta, adapter_of(scores).sum_along
