@@ -353,7 +353,12 @@ def _with_gradient(function: Callable[..., Arrays]) -> Any:
                 else:
                     value, constant, *gradients = swept(*arrays)
             needed = [t for t, own in zip(tangents, need_grad, strict=True) if own]
-            products = [jnp.vdot(g, t) for g, t in zip(gradients, needed, strict=False)]
+            if value.shape == (1,):
+                products = [jnp.vdot(g, t) for g, t in zip(gradients, needed, strict=False)]
+            else:  # of rows
+                products = [
+                    jnp.sum(g * t, axis=tuple(range(1, g.ndim))) for g, t in zip(gradients, needed, strict=False)
+                ]
         slope = jnp.reshape(sum(products), value.shape) if products else jnp.zeros_like(value)
         constant = jax.lax.stop_gradient(constant)
         return (value, constant), (slope, jnp.zeros_like(constant))

@@ -147,7 +147,9 @@ class MlxAdapter(Defaults):
                 primals, chosen = tuple(primals), tuple(places)
                 result: list[Array | None] = [None] * len(primals)
                 for k, g in zip(chosen, _gradients(function, static, chosen, primals, tuple(outputs[2:])), strict=True):
-                    result[k] = mx.reshape(cotangents[0] * g, g.shape)
+                    # The cotangent of the value (1,), or of the values (N,) of the rows of a gradient.
+                    factor = cotangents[0] if g.ndim <= 1 else mx.reshape(cotangents[0], (-1,) + (1,) * (g.ndim - 1))
+                    result[k] = mx.reshape(factor * g, g.shape)
                 return _filled(result, primals)
 
             one_by_one = _vectorised(lambda arrays: run(static, arrays, need_grad))

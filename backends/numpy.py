@@ -61,6 +61,12 @@ class NumpyAdapter(TapeAdapter):
         _add_rows(x, numbers, rows)
         return x
 
+    def clipped(self, x: Any, low: float, high: float) -> Any:
+        if hasattr(x, "__recorded__"):
+            return super().clipped(x, low, high)
+        x = x if low == -math.inf else np.maximum(x, low)
+        return x if high == math.inf else np.minimum(x, high)
+
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
         if hasattr(x, "__recorded__"):
             return super().exp_in_place(x, bounded=bounded)
@@ -101,8 +107,8 @@ class NumpyAdapter(TapeAdapter):
         return np.einsum("...i,...i->...", x, y)  # three times as fast as a product and a sum
 
     def softplus_and_sigmoid(self, x: Any, *, bounded: bool, need_slope: bool) -> tuple[Any, Any] | None:
-        """Both in strips of rows that stay in the cache, for large matrices of bounded numbers; else None."""
-        if hasattr(x, "__recorded__") or not (bounded and need_slope) or x.ndim != 2 or x.size < 2 * STRIP:  # noqa: PLR2004
+        """Both in strips of rows that stay in the cache, for large matrices; else None."""
+        if hasattr(x, "__recorded__") or not need_slope or x.ndim != 2 or x.size < 2 * STRIP:  # noqa: PLR2004
             return None
         turned = not x.flags.c_contiguous  # the transpose of a tall product
         given = x.T if turned else x
@@ -110,9 +116,15 @@ class NumpyAdapter(TapeAdapter):
         rows = max(1, STRIP // given.shape[1])
         for start in range(0, given.shape[0], rows):
             strip = slice(start, start + rows)
-            odds = np.exp(given[strip], out=slope[strip])
-            np.log1p(odds, out=value[strip])
-            np.divide(odds, odds + 1.0, out=odds)
+            numbers, odds = given[strip], slope[strip]
+            if bounded:
+                np.exp(numbers, out=odds)
+                np.log1p(odds, out=value[strip])
+                np.divide(odds, odds + 1.0, out=odds)
+                continue
+            small = np.exp(-np.abs(numbers))
+            np.add(np.maximum(numbers, 0.0), np.log1p(small), out=value[strip])
+            np.divide(np.where(numbers > 0, 1.0, small), small + 1.0, out=odds)
         return (value.T, slope.T) if turned else (value, slope)
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:

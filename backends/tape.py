@@ -1093,6 +1093,13 @@ def _backward(namespace: TapeNamespace, output: TapeArray, leaves: Sequence[Tape
     return [namespace.zeros_like(leaf.value) if g is None else g for leaf, g in zip(leaves, result, strict=True)]
 
 
+def _times(space: Any, cotangent: Array, gradient: Array) -> Array:
+    """Gradient times the cotangent of the value (1,), or of the values (N,) of its rows, in its own shape."""
+    dimension = len(gradient.shape)
+    factor = cotangent if dimension < 2 else space.reshape(cotangent, (-1,) + (1,) * (dimension - 1))  # noqa: PLR2004
+    return space.reshape(space.multiply(factor, gradient), gradient.shape)
+
+
 class TapeAdapter(Defaults):
     """Adapter of a library without autodiff."""
 
@@ -1222,10 +1229,10 @@ class TapeAdapter(Defaults):
                 result: list[Array | None] = [None] * len(values)
                 if first is not None:
                     # Skip the product with cotangent 1, that of a loss that is differentiated itself.
-                    plainly = self.reads_values and not isinstance(first, TapeArray) and float(first[0]) == 1.0
+                    single = first.shape == (1,) and not isinstance(first, TapeArray)
+                    plainly = single and self.reads_values and float(first[0]) == 1.0
                     result[: len(gradients)] = [
-                        g if plainly or g is None else space.reshape(space.multiply(first, g), g.shape)
-                        for g in gradients
+                        g if plainly or g is None else _times(space, first, g) for g in gradients
                     ]
                 if any(g is not None for g in second):
                     of_gradients = functools.partial(function, static, need_grad=True)

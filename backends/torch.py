@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .defaults import Arrays, Defaults, Function, Pulls, Step, of_floating
-from .torch_namespace import is_plain, is_traced, recorded, transformed
+from .torch_namespace import exp, is_plain, is_traced, recorded, transformed
 
 
 def _under_autocast(device: str) -> bool:
@@ -113,9 +113,10 @@ def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangen
 
 
 def _times(gradient: Any, cotangent: Any) -> Any:
-    """Gradient times the cotangent (1,) of the value, in the shape of the gradient."""
-    result = cotangent * gradient
-    return result if gradient.dim() else result.reshape(())
+    """Gradient times the cotangent of the value (1,), or of the values (N,) of its rows, in its own shape."""
+    if not gradient.dim():
+        return (cotangent * gradient).reshape(())
+    return gradient * (cotangent if gradient.dim() == 1 else cotangent.reshape(-1, *(1,) * (gradient.dim() - 1)))
 
 
 # Differentiation rules: callables of tensors with the tensors to save (`keep`), a pullback (`pull`) and a pushforward
@@ -180,7 +181,7 @@ class _Adjoint:
 
 
 class _Value:
-    """`function(static, *arrays, need_grad=...)`: a value, a constant, and the gradients of the value.
+    """`function(static, *arrays, need_grad=...)`: a value, a constant, and the gradients of the value, or of values.
 
     The Hessian is symmetric, so its products with cotangents are computed as products with tangents, in forward mode,
     block by block.
@@ -190,11 +191,13 @@ class _Value:
 
     def __init__(self, function: Callable[..., Arrays], static: Any, count: int, need_grad: Any) -> None:
         self.function, self.static, self.count, self.need_grad = function, static, count, need_grad
+        self.number = 1  # of values
 
     def __call__(self, *arrays: Any) -> Arrays:
         return self.function(self.static, *arrays, need_grad=self.need_grad)
 
     def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
+        self.number = outputs[0].shape[-1]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(outputs[1])
         return (*arrays, *outputs[2:])
@@ -217,8 +220,12 @@ class _Value:
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
         arrays, gradients = saved[: self.count], saved[self.count :]
         directions = tangents[: len(gradients)]
-        slope: Any = sum((g * t).sum() for g, t in zip(gradients, directions, strict=True) if t is not None)
-        return (slope.reshape(1), None, *self.products(arrays, directions))
+        products = [g * t for g, t in zip(gradients, directions, strict=True) if t is not None]
+        if self.number == 1:
+            slope: Any = sum(x.sum() for x in products).reshape(1)
+        else:
+            slope = sum(x.reshape(self.number, -1).sum(-1) for x in products)
+        return (slope, None, *self.products(arrays, directions))
 
 
 class _ValueOnce(_Value):
@@ -487,9 +494,13 @@ class TorchAdapter(Defaults):
         return None if torch.compiler.is_compiling() else torch.clamp(x, low, high)
 
     def softplus_and_sigmoid(self, x: Any, *, bounded: bool, need_slope: bool) -> tuple[Any, Any] | None:
-        if x.device.type == "cpu" or _is_observed((x,)):
+        if _is_observed((x,)):
             return None
-        return torch.nn.functional.softplus(x, threshold=40.0), torch.sigmoid(x)
+        slope = torch.sigmoid(x) if need_slope else x
+        if bounded or x.device.type != "cpu":
+            return torch.nn.functional.softplus(x, threshold=40.0), slope
+        # Softplus on a CPU takes 200 times as long where exponentials are subnormal.
+        return torch.log1p(exp(x.abs().neg_())).add_(x.clamp(min=0.0)), slope
 
     def unit_rows(self, x: Any) -> tuple[Any, Any] | None:
         # No float64 on mps; squares of float64 may be out of its range, those of other dtypes are not.
@@ -532,7 +543,7 @@ class TorchAdapter(Defaults):
         return torch.sum(x.to(torch.bfloat16), dim=axis, dtype=torch.float32).to(dtype)
 
     def plus_product(self, x: Any, y: Any, z: Any) -> Any:
-        if x.device.type == "cpu" or _is_observed((x, y, z)):
+        if _is_observed((x, y, z)) or (x.device.type == "cpu" and y.dtype == torch.bool):
             return super().plus_product(x, y, z)
         return torch.addcmul(x, y, z, out=x)
 

@@ -35,6 +35,7 @@ from ._execution.live import counted_by, zeroed
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
+from ._execution.tiling import MAX_UNSHIFTED_LOGIT
 from .from_scores import ScorePairs, enter_scores
 from .objectives.softmax import EVERY_INFO_NCE
 from .pairings import Members, Pairing, Tile, of_positives
@@ -124,8 +125,9 @@ def effective_sample_size(
     dtype = matrix.dtype
     matrix = upcast(xp, matrix)
     weights = row_weights(xp, weights, matrix.shape[0], matrix)
-    _, negatives = matrix_of_scores(matrix, pairing, mask).sets()
-    sums, terms = exponentials(xp, matrix, negatives)
+    measured = matrix_of_scores(matrix, pairing, mask).measured()
+    _, negatives = measured.sets()
+    sums, terms = exponentials(xp, measured.rows[0], negatives, unshifted=measured.bound <= MAX_UNSHIFTED_LOGIT)
     squares = xp.sum(terms * terms, axis=1)
     counted = squares != 0
     size = sums.total * sums.total / xp.where(counted, squares, xp.ones_like(squares))
@@ -300,7 +302,7 @@ def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize =
         rows, columns = dot.prepare(
             xp.concat([2.0 * t * unit, xp.ones_like(square)], axis=1), xp.concat([unit, -t * square], axis=1), 1.0
         )
-        matrix = ScoreMatrix(dot, rows, columns, Pairing(_others_rule), block_size=block_size)
+        matrix = ScoreMatrix(dot, rows, columns, Pairing(_others_rule, one_per_row=True), block_size=block_size)
         logarithms = matrix.statistics().row.negative - t * square[:, 0]
     top = stop_gradient(xp.max(logarithms, axis=0, keepdims=True))
     total = sum_to_scalar(xp, xp.exp(logarithms - top))
@@ -309,7 +311,7 @@ def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize =
 
 
 def _others_rule(tile: Tile) -> tuple[Array, Array]:
-    return tile.i != tile.i, tile.i != tile.j
+    return tile.j != tile.j, tile.i != tile.j
 
 
 @explained
@@ -573,6 +575,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             raise ValueError("key: expected embeddings, got None; scores come without a similarity, queries with keys")
         xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights, weighted=False)
         x = stop_gradient(upcast(xp, scores))
+        measure = _of_one(measure, pairing)
         values, counted = measure(x, Members(*matrix_of_scores(x, pairing, mask).sets()), k)
     else:
         similarity = "cosine" if similarity is None else similarity
@@ -602,7 +605,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             *(x, y, min(k, shape[1])),
             similarity=similarity,
             source_dtypes=source_dtypes,
-            measure=measure,
+            measure=_of_one(measure, pairing),
             pairing=pairing,
             mask=mask,
             block_size=block_size,
@@ -611,11 +614,16 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
     return finish(xp, Reduction(reduction, weights).of_values(values, counted), scores.dtype, reduction)
 
 
+def _of_one(measure: Measure, pairing: Pairing) -> Measure:
+    """The measure, or one of equal results for rows with one positive: of these, a count of scores ahead is enough."""
+    return _is_ahead if measure is _share_found and pairing.one_per_row else measure
+
+
 def _number_ahead(scores: Array, members: Members) -> tuple[Array, Array]:
     """Number of negatives that reach the best positive of each row, NaN included; and the mask of rows with one."""
     xp, (own, negatives) = namespace_of(scores), members[:2]
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
-    ahead = xp.logical_and(negatives, xp.logical_not(scores < best))
+    ahead = xp.logical_and(negatives, xp.logical_not(xp.less(scores, best)))
     return xp.sum(xp.astype(ahead, scores.dtype), axis=1), xp.reshape(best, (-1,)) != -math.inf
 
 
@@ -635,7 +643,7 @@ def _reciprocal_rank(scores: Array, members: Members, k: int) -> tuple[Array, Ar
 def _share_found(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
     """Share of positives with fewer than k other scores at or above them; and the mask of rows with a positive."""
     xp, (own, negatives) = namespace_of(scores), members[:2]
-    own = xp.logical_and(own, scores != -math.inf)
+    own = xp.logical_and(own, xp.not_equal(scores, -math.inf))
     result = own
     if k < scores.shape[1]:
         candidates = xp.where(xp.logical_or(own, negatives), scores, -math.inf)

@@ -20,6 +20,8 @@ from ._core.checks import (
     check_mask,
     check_shape,
     explained,
+    least,
+    readable_entry,
     row_weights,
     shape_of,
     temperature_of,
@@ -675,9 +677,11 @@ def relic(
     )
     xp, matrix, pairing, mask, weights = enter_scores(scores, None, mask, weights)
     check_square(matrix)
-    live = matrix != -math.inf
-    live = xp.logical_and(live, xp.matrix_transpose(live))
-    mask = live if mask is None else xp.logical_and(mask, live)
+    low = readable_entry(matrix, least)
+    if low is None or not low > -math.inf:
+        live = matrix != -math.inf
+        live = xp.logical_and(live, xp.matrix_transpose(live))
+        mask = live if mask is None else xp.logical_and(mask, live)
     return contrast_scores(matrix, objective, pairing, Reduction(reduction, weights), mask=mask)
 
 

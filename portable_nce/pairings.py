@@ -28,6 +28,8 @@ from ._core.checks import (
     indices_of,
     is_floating,
     is_half,
+    least,
+    readable_entry,
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
@@ -484,7 +486,7 @@ def _with_weights(
     if of_negatives is not None:
         negatives = _and(negatives, _not(of_negatives <= 0))
     if weights is not None:
-        absent = weights <= 0
+        absent = namespace_of(weights).less_equal(weights, 0.0)
         if of_negatives is None:
             # A positive of weight 0 becomes a negative.
             negatives = _or(negatives, _and(positives, absent))
@@ -499,11 +501,17 @@ def undefined_rows(members: Members) -> Array | None:
     """
     undefined: Array | None = None
     for among, weights in zip(members[:2], members[2:], strict=True):
-        if weights is not None:
+        if weights is not None and not _is_known_number(weights):
             xp = namespace_of(weights)
             rows = xp.any(xp.logical_and(among, xp.isnan(weights)), axis=1)
             undefined = rows if undefined is None else xp.logical_or(undefined, rows)
     return undefined
+
+
+def _is_known_number(weights: Array) -> bool:
+    """Whether no entry is known to be NaN, which the smallest entry would be."""
+    low = readable_entry(weights, least)
+    return low is not None and low <= math.inf
 
 
 def _check_weights(xp: Namespace, whose: str, weights: Array, shape: tuple[int, int]) -> None:
@@ -761,8 +769,7 @@ def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...],
         remedy = "compare, as in positives > 0" if matrix else f"convert it with {cast_hint(positives)}"
         raise TypeError(f"positives: expected {wanted}, got dtype {got}; {remedy}")
     columns = indices_of(xp, "positives", positives, shape[:1])
-    check_indices("positives", columns, shape[1], "columns")
-    return index(columns)
+    return indexed(columns, within=check_indices("positives", columns, shape[1], "columns"))
 
 
 @explained
@@ -1272,7 +1279,8 @@ def _and(a: Array, b: Array) -> Array:
 
 
 def _diagonal_rule(tile: Tile) -> tuple[Array, Array]:
-    return tile.i == tile.j, tile.i != tile.j
+    own = tile.i == tile.j
+    return own, _not(own)
 
 
 def _queue_rule(tile: Tile) -> tuple[Array, Array]:
@@ -1313,6 +1321,11 @@ def _off_diagonal(tile: Tile) -> Array:
 def with_own(rule: Rule) -> Rule | None:
     """Rule that becomes `rule` when the pairs of each row with itself are left out; None if there is no such rule."""
     return rule.rule if isinstance(rule, _Among) and rule.marked is _off_diagonal else None
+
+
+def is_own(rule: Rule) -> bool:
+    """Whether the pairs of each row with itself are the positives, and all others negatives."""
+    return rule is _diagonal_rule
 
 
 def _marked_rows(tile: Tile) -> Array:
@@ -1392,7 +1405,7 @@ def _ids_rule(tile: Tile) -> tuple[Array, Array]:
 
 def _soft_rule(tile: Tile) -> tuple[Array, ...]:
     targets = tile.pairs[0]
-    absent = targets <= 0
+    absent = namespace_of(targets).less_equal(targets, 0.0)
     return _not(absent), absent, targets
 
 

@@ -323,11 +323,11 @@ def loss_of_scores(
     if symmetric:
         given = {"weights": reduction.weights is not None}
         check_both_directions(tuple(scores.shape), pairing, objective, reduction.kind, given)
-    matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness)
+    matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness).measured()
     crossed = isinstance(objective, Relic)
     if not all_count(matrix, reduction.weights, both_ways=symmetric or crossed):
         weights = reduction.weights if is_row_by_row(objective, scores) else None
         # A row whose only score is -inf has no positive, and does not count: it must stay.
         needs = needs_of(objective)._replace(negative=False)
-        matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed)
+        matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed).measured()
     return evaluate(objective, matrix, reduction, symmetric=symmetric)

@@ -58,8 +58,11 @@ class Differentiation(Protocol):
 
         ``function(static, *arrays, need_grad=...)`` returns ``(value, constant, *gradients)``: an array of one entry, a
         constant, and, if `need_grad`, the gradients of the value with respect to the first arrays; the remaining arrays
-        have none. `need_grad` may also be a tuple of flags, one for each array, at least one True; gradients of other
-        arrays may then be None. The returned function ``bound(static, *arrays)`` gives the pair of value and constant.
+        have none. Or an array (N,) of values of which value i depends on row i of the arrays alone, and the gradients
+        of their sum: row i of a gradient is that of value i.
+
+        `need_grad` may also be a tuple of flags, one for each array, at least one True; gradients of other arrays may
+        then be None. The returned function ``bound(static, *arrays)`` gives the pair of value and constant.
         `static` is hashable. The function is array-API code; its gradients are differentiated for higher derivatives.
         """
         ...

@@ -104,7 +104,7 @@ def _evaluated(family: FamilySpec, matrix: ScoreMatrix, parameters: Arrays, redu
     """Reduced row losses; in one pass, unless the row losses are returned."""
     family = family._replace(parameters=len(parameters))
     if reduction.kind == "none":
-        values, number = matrix.row_losses(family, parameters)
+        values, number = matrix.dense_if_small().row_losses(family, parameters)
         return reduction.of_values(values, number > 0)
     weights = reduction.multipliers
     by_row = parameters if weights is None else (*parameters, weights)
@@ -374,7 +374,7 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
 
 def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """Row losses, and the rows that count."""
-    matrix = matrix.with_operands()
+    matrix = matrix.with_operands().dense_if_small()
     other = matrix.transposed_scores()
     alpha = _per_row(matrix, alpha=objective.alpha)
     first, second = (_OneSide(x, x.statistics(same_scores=True)) for x in (matrix, other))
@@ -404,7 +404,7 @@ def _relic_one_sided(objective: Relic, alpha: Array, anchor: _OneSide, other: _O
     include_positive = objective.include_positive
     p, q = (_log_probabilities(one.statistics, include_positive=include_positive) for one in (first, second))
     family = PairsSpec((None, DIVERGENCE), parameters=4, counts=(False, True))
-    kl, _ = first.matrix.row_losses(family, (*p[1:3], *q[1:3]), other=second.matrix)
+    kl, _ = first.matrix.row_losses(family, tuple([-x for x in (*p[1:3], *q[1:3])]), other=second.matrix)
     row = anchor.statistics.row
     base, kl, alpha, log_p, log_q = lift_to_tape((objective.base.values(row), kl, alpha, p[0], q[0]))[0]
     xp = namespace_of(base)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._core.checks import check_callable
-from .._core.namespace import namespace_of
+from .._core.namespace import is_number, namespace_of
 from .._core.notes import Counted, listening
 from .._core.numerics import itemsize
 from .._core.ranks import Traffic
@@ -14,7 +14,7 @@ from .._core.registry import adapter_of
 from ..pairings import Pairing, takes_products
 from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
-from .matrix import Passes, Prepared
+from .matrix import Held, Passes
 from .search import Searched, block_of
 from .sets import PairRule
 from .sources import flags_of
@@ -116,6 +116,10 @@ class Explanation(NamedTuple):
         return "\n".join(lines)
 
 
+OTHERS = Pairing, Passes, Held, Searched, Traffic, Counted
+"""Notes other than objectives."""
+
+
 def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explanation:
     """Compute a loss once, and return how: its sweeps over the score matrix, with reasons, sizes and memory.
 
@@ -159,7 +163,7 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
     with listening() as notes:
         loss(*arrays, **options)
     pairings = [str(note) for note in notes if isinstance(note, Pairing)]
-    objectives = [str(note) for note in notes if not isinstance(note, (Pairing, Passes, Searched, Traffic, Counted))]
+    objectives = [str(note) for note in notes if not isinstance(note, OTHERS)]
     return Explanation(
         tuple(dict.fromkeys(_name(text) for text in objectives)),
         tuple(dict.fromkeys(_name(text) for text in pairings)),
@@ -188,21 +192,38 @@ def _most_of(cut: int | Bounds) -> int:
 
 def _reports(notes: Sequence[Any]) -> tuple[SweepReport, ...]:
     """Reports of the sweeps and searches among the notes."""
-    needed = [_needed(note.prepared) if isinstance(note, Passes) else () for note in notes]
+    needed = [_needed(note) for note in notes]
     of_all = not any(map(any, needed))  # nothing is differentiated in this call: assume that everything can be
     reports = []
     for note, flags in zip(notes, needed, strict=True):
         if isinstance(note, Passes):
             reports.append(_report_of_sweep(note, need_grad=of_all or (any(flags) and flags)))
+        elif isinstance(note, Held):
+            reports.append(_report_of_held(note, need_grad=(True, True) if of_all else flags))
         elif isinstance(note, Searched):
             reports.append(_report_of_search(note))
     return tuple(reports)
 
 
-def _needed(prepared: Prepared) -> tuple[bool, ...]:
-    """Flags of the arrays that need a gradient in this call."""
-    arrays = prepared.arrays
+def _needed(note: Any) -> tuple[bool, ...]:
+    """Flags of the arrays that need a gradient in this call; of a matrix that is held, of its rows and columns."""
+    if isinstance(note, Held):
+        matrix, needs = note.matrix, adapter_of(note.matrix.rows[0]).needs_gradient
+        of_scale = not is_number(matrix.scale) and matrix.scale is not None and needs(matrix.scale)
+        return any(map(needs, matrix.rows)) or of_scale, any(map(needs, matrix.columns))
+    if not isinstance(note, Passes):
+        return ()
+    arrays = note.prepared.arrays
     return tuple(map(adapter_of(arrays[0]).needs_gradient, arrays))
+
+
+def _report_of_held(held: Held, *, need_grad: tuple[bool, ...]) -> SweepReport:
+    matrix, channel = held.matrix, held.matrix.channel
+    rows, columns, shape = matrix.rows[0], matrix.columns, matrix.shape
+    made = channel.products[0] * (1 + sum(need_grad)) * _tokens_of(channel.held(matrix.rows, columns), columns)
+    reason = "the scores are held, since several sweeps or passes use them"
+    memory = shape[0] * shape[1] * itemsize(rows)
+    return SweepReport("score matrix", reason, *shape, rows.shape[-1], *shape, 1, float(made), memory)
 
 
 def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:

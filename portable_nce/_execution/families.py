@@ -110,10 +110,16 @@ class Softmax(Family):
         # Whether finite log-odds are enough for the objective.
         self.may_use_odds = facts.complete and spec.objective.of_odds is not None and not spec.statistics
 
-    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
+    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
         """Exponentials of a tile of negatives, and their sums."""
         del by_row
-        return self.accumulate(exclude(scores, -math.inf))
+        (given,) = scores
+        if not self.facts.given:
+            return self.accumulate(exclude(given, -math.inf))
+        if not self.unshifted:
+            return self.accumulate(exclude(given + 0.0, -math.inf))
+        terms = exclude(self.terms(given, None, spare=False), 0.0)
+        return ExpSum(None, adapter_of(terms).sum_along(terms, 1)), terms
 
     def accumulate(self, scores: Array, axis: int = 1, *, spare: bool = True) -> tuple[ExpSum, Array]:
         """Exponentials of a tile and their sums along an axis; `spare` scores may be overwritten."""
@@ -149,8 +155,9 @@ class Softmax(Family):
         sharpness, _ = split_sharpness(self.spec, by_row)
         positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
-            positive = from_mask(xp, scores[0], positives, single=single, weights=weights, unshifted=True)
-            exps = self.terms(scores[0], None, spare=not self.spec.objective.separate)
+            options: dict[str, Any] = {"single": single, "weights": weights, "all_finite": self.facts.finite}
+            positive = from_mask(xp, scores[0], positives, unshifted=True, **options)
+            exps = self.terms(scores[0], None, spare=not (self.facts.given or self.spec.objective.separate))
             terms = xp.where(negatives, exps, 0.0)
             positive = positive if single else positive.with_exponentials(xp, exps)
             return ExpSum(None, xp.sum(terms, axis=1)), terms, positive
@@ -228,7 +235,9 @@ class Softmax(Family):
         log_positive = xp.log(positive.sums.total) if several else positive
         log_negative = xp.log(total.total)
         odds = log_negative - log_positive if total.top is None else (total.top - log_positive) + log_negative
-        values, slope = of_odds(odds, bounded=self.unshifted, need_grad=need_grad)
+        # Where -inf masks given scores, the digits are those of the rows that `finish` computes with a mask.
+        bounded = self.unshifted and (self.facts.finite or not self.facts.given)
+        values, slope = of_odds(odds, bounded=bounded, need_grad=need_grad)
         if several and self.spec.objective.spreads:
             spread = xp.astype(positive.count > 1, values.dtype)
             values = values + spread * (log_positive - positive.centred / positive.weight_sum)
@@ -328,13 +337,16 @@ class PairTerms(Family):
         self.need_grad = need_grad
         self.n_pairs = int(spec.counts[0]) + (facts.n_negatives if spec.counts[1] else 0)  # of each row, if complete
 
-    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Array]:
-        """Sums over a tile of negatives, and the slopes of its terms."""
+    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Arrays]:
+        """Sums over a tile of negatives, and the slopes of its terms by the scores of each matrix."""
         term = self.spec.terms[1]
         assert term is not None  # noqa: S101  (without, no tile is computed)
-        scores = scores if self.facts.finite else exclude(scores, 0.0)
-        sums, residual = self._summed(term, (scores,), by_row, lambda x: exclude(x, 0.0))
-        return sums, residual[0] if residual else scores
+        if not self.facts.finite:
+            scores = tuple([exclude(x, 0.0) for x in scores])
+        elif self.facts.given and term.fused is None:
+            scores = tuple([x + 0.0 for x in scores])  # a user's function may return them, and results are overwritten
+        summed: tuple[PairSum, Arrays] = self._summed(term, scores, by_row, lambda x: exclude(x, 0.0))
+        return summed
 
     def _summed(
         self,
@@ -351,14 +363,16 @@ class PairTerms(Family):
         xp = self.xp
         value, slopes = self._term(term, scores, tuple(x[:, None] for x in by_row[: self.spec.parameters]))
 
-        def cleared(x: Array) -> tuple[Array, Array]:
+        def cleared(x: Array | None) -> tuple[Array | None, Array]:
+            if x is None:
+                return None, xp.zeros_like(value[:, 0])
             whole = clear(x)
             return whole, adapter_of(whole).sum_along(whole, 1)
 
         (whole, total), *of_slopes = _once_each(cleared, (value, *slopes))
         active = None
         if self.spec.divide_by == "active":
-            active = xp.astype(whole != 0, value.dtype)
+            active = xp.astype(xp.not_equal(whole, 0.0), value.dtype)
             active = xp.sum(active if entry_weights is None else active * entry_weights, axis=1)
         to_parameters = tuple([x for _, x in of_slopes[len(scores) :]])
         sums = PairSum(total, self._counted(total, 0), active, to_parameters)
@@ -369,8 +383,10 @@ class PairTerms(Family):
         xp, shape = self.xp, tuple(scores[0].shape)
         value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
 
-        def whole(x: Array) -> Array:
-            return x if tuple(x.shape) == shape else xp.broadcast_to(x, shape) + xp.zeros_like(scores[0])
+        def whole(x: Array | None) -> Array | None:
+            if x is None or tuple(x.shape) == shape:
+                return x
+            return xp.broadcast_to(x, shape) + xp.zeros_like(scores[0])
 
         value, *whole_slopes = _once_each(whole, (value, *slopes))
         return value, tuple(whole_slopes) if self.need_grad else ()
@@ -383,10 +399,11 @@ class PairTerms(Family):
             members.refuse_weights()
         sums, residuals = [], []
         for term, mask, weights, count in zip(self.spec.terms, members[:2], members[2:], self.spec.counts, strict=True):
-            taken = mask
-            for score in scores:
-                taken = xp.logical_and(taken, score != -math.inf)
-            inputs = tuple(xp.where(taken, score, 0.0) for score in scores)
+            taken, inputs = mask, scores
+            if not self.facts.finite:
+                for score in scores:
+                    taken = xp.logical_and(taken, xp.not_equal(score, -math.inf))
+                inputs = tuple([xp.where(taken, score, 0.0) for score in scores])
             entry_weights = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, 0.0)
             number = xp.sum(entry_weights, axis=1)
             zero = xp.zeros_like(number)
@@ -417,6 +434,7 @@ class PairTerms(Family):
         value, slopes = self._term(term, (scores,), by_row[: self.spec.parameters])
         active = xp.astype(value != 0, value.dtype) if self.spec.divide_by == "active" else None
         slope, *to_parameters = slopes if self.need_grad else (None,)
+        to_parameters = [xp.zeros_like(value) if x is None else x for x in to_parameters]
         return PairSum(value, self._counted(value, self.n_pairs), active, tuple(to_parameters)), slope
 
     def _counted(self, like: Array, number: int) -> Array | None:
@@ -465,6 +483,17 @@ class PairTerms(Family):
 
     def _pairs_of(self, total: PairSum) -> Array:
         return self.xp.full_like(total.value, self.n_pairs) if total.n_pairs is None else total.n_pairs
+
+    def tile_cotangent(self, residual: Arrays, losses: RowLosses, rescale: None) -> tuple[Array, Array]:
+        """The slopes of the terms, and the factor of each row."""
+        del rescale
+        (slope,) = residual
+        return slope, losses.coefficient
+
+    def cotangents(self, residual: Arrays, losses: RowLosses) -> Arrays:
+        """The cotangents of the scores of an only tile, of each matrix."""
+        factor = losses.coefficient[:, None]
+        return tuple([adapter_of(x).times_in_place(x, factor) for x in residual])
 
     def masked_cotangents(
         self, residual: Any, positive: Any, losses: RowLosses, members: Members, rescale: None = None

@@ -207,7 +207,7 @@ def _is_square(matrix: ScoreMatrix) -> bool:
 def _are_finite(matrix: ScoreMatrix) -> bool:
     """Whether all arrays are known to be finite, and their products are."""
     (x,), pairing = matrix.rows, matrix.pairing
-    arrays = [x, *(y for y in matrix.columns if y is not x), *matrix.partners]
+    arrays = [*(() if matrix.finite else (x,)), *(y for y in matrix.columns if y is not x), *matrix.partners]
     arrays += [a for a in (*pairing.rows, *pairing.pairs) if _has_floats(a)]
     arrays += [numbers for _, numbers in numbers_of_columns(matrix.similarity)]
     return all(map(_is_small, arrays))

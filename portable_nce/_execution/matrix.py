@@ -18,15 +18,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import is_readable
+from .._core.checks import is_readable, largest, least, readable_entries
 from .._core.namespace import device_of, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
-from .._core.numerics import continued, entries_at, in_range, largest_length, normalize, upcast
+from .._core.numerics import continued, entries_at, in_range, largest_entry, largest_length, normalize, upcast
 from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of, on_accelerator
 from ..objectives.base import Objective
-from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel
+from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel, takes_products
 from ..similarities import Operands, PairFunction, Similarity
 from .channels import Channel, channel_of
 from .families import FamilySpec, PairsSpec, SoftmaxSpec
@@ -35,11 +35,24 @@ from .inputs import Arrays, Inputs, number_of_varying
 from .operands import SourceDtypes, operands_of
 from .products import absence
 from .replay import replayed
-from .sets import NO_DIAGONALS, Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
+from .reweighted import ReweightedSpec
+from .sets import NO_DIAGONALS, PairRule, RuleSets, SortedClasses, diagonals_of, present_at
 from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
-from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
+from .tiling import (
+    MAX_UNSHIFTED_LOGIT,
+    Sizes,
+    Tiling,
+    is_large,
+    is_positive,
+    label_blocks,
+    masked,
+    may_be_held,
+    one_sided,
+    pays_to_fuse,
+    two_sided,
+)
 from .two_sided import square_sweep
 
 
@@ -81,6 +94,12 @@ def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
     return tuple(array(x) if isinstance(x, float) else x for x in numbers)
 
 
+class Held(NamedTuple):
+    """Note of a matrix whose scores are computed before its sweeps."""
+
+    matrix: ScoreMatrix
+
+
 class Passes(NamedTuple):
     """Note of a sweep, with the number of passes over the tiles for value and gradient."""
 
@@ -115,7 +134,8 @@ class ScoreMatrix(NamedTuple):
     block_size: int | str | None = "auto"
     self_contrast: bool = False  # whether rows and columns are the same embeddings
     indices_checked: bool = False  # whether the pairing's indices are known to be in range
-    bound: float = math.inf  # largest magnitude of the scores, if known
+    bound: float = math.inf  # largest magnitude of the scores, if known; of given ones, of those that take part
+    finite: bool = False  # whether all given scores are known to be finite
     partners: Operands = ()  # positives, if they are separate from the columns of a queue
     scale: Any = None  # factor of the rows, if rows and columns are embeddings
     half: Any = None  # 16-bit dtype of the embeddings, if they are multiplied as they are
@@ -178,8 +198,7 @@ class ScoreMatrix(NamedTuple):
         mask = None if self.mask is None else namespace_of(self.mask).matrix_transpose(self.mask)
         pairing = self.pairing.transposed()
         if len(self.columns) == 0:
-            scores = namespace_of(self.rows[0]).matrix_transpose(self.rows[0])
-            return self._replace(rows=(scores,), pairing=pairing, mask=mask)
+            return self._replace(rows=(transpose_of(self.rows[0]),), pairing=pairing, mask=mask)
         similarity = self.similarity.transposed()
         return self._replace(similarity=similarity, rows=self.columns, columns=self.rows, pairing=pairing, mask=mask)
 
@@ -208,10 +227,47 @@ class ScoreMatrix(NamedTuple):
         if len(self.columns) == 0:
             return self
         own_transpose = None if self.own_transpose is None else self.own_transpose.dense()
-        dense = matrix_of_scores(self.scores(), self.pairing, self.mask)
+        dense = matrix_of_scores(self.scores(), self.pairing, self.mask).measured()
         return dense._replace(
             shard=self.shard, shards=self.shards, own_transpose=own_transpose, sharpness=self.sharpness
         )
+
+    def dense_if_small(self) -> ScoreMatrix:
+        """Matrix with computed scores if they may be held: for losses that would compute them several times.
+
+        With labels, sweeps sort rows.
+        """
+        if self.shard is not None or self.shards is not None or self.own_transpose is not None:
+            return self
+        pairing, is_auto = self.pairing, isinstance(self.block_size, str)
+        if self.partners or pairing.positives.has_labels or takes_products(pairing.rule) or not is_auto:
+            return self
+        modes = {"eager", "traced"}
+        if len(self.columns) == 0 or self.half is not None or adapter_of(self.rows[0]).mode not in modes:
+            return self
+        if self.sharpness is not None or not may_be_held(*self.shape):
+            return self
+        note(Held(self))
+        return self.dense()
+
+    def measured(self) -> ScoreMatrix:
+        """Matrix of given scores with the largest magnitude of those that take part, if entries can be read.
+
+        What a mask or -inf leaves out has no influence on the choice of a sweep, and so none on the last digits.
+        """
+        (scores,) = self.rows
+        low, high = readable_entries(scores, least, largest)
+        if low is None or high is None or math.isnan(low) or not high < math.inf:
+            return self
+        finite, bound = low > -math.inf, max(-low, high)
+        if not finite or (self.mask is not None and bound > MAX_UNSHIFTED_LOGIT):
+            xp = namespace_of(stop_gradient(scores))
+            among = xp.not_equal(stop_gradient(scores), -math.inf)
+            among = among if self.mask is None else xp.logical_and(among, self.mask)
+            bound = largest_entry(xp.where(among, stop_gradient(scores), 0.0)) or 0.0
+            if self.mask is not None and bound <= MAX_UNSHIFTED_LOGIT:  # exponentials of the others may overflow
+                scores = namespace_of(scores).where(self.mask, scores, 0.0)
+        return self._replace(rows=(scores,), bound=bound, finite=finite)
 
     def scores(self) -> Array:
         """The score matrix."""
@@ -230,17 +286,34 @@ class ScoreMatrix(NamedTuple):
         """One-sided sweep over this matrix, by products if possible."""
         if self.sharpness is not None and isinstance(family, SoftmaxSpec):
             family, by_row = family._replace(sharpened=True), (self.sharpness, *by_row)
-        result = self.on_diagonal(family, by_row, options) or self.by_products(family, by_row, options)
+        result = self.by_places(family, by_row, options) or self.by_products(family, by_row, options)
         return self.by_rule(family, by_row, options) if result is None else result
 
-    def on_diagonal(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
-        """Sweep over computed scores with positives on the diagonal and no mask; None for other matrices."""
-        if not (self.pairing.is_diagonal and self.mask is None and self.shard is None) or self.lacks_columns:
+    def by_places(
+        self, family: FamilySpec, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix
+    ) -> Prepared | None:
+        """Sweep over given scores whose positives are at known places, one in each row; None for other matrices.
+
+        Sums over pairs leave out scores of -inf, and count pairs: these need a mask, unless all scores are finite.
+        """
+        positives, indexed = self.pairing.positives, isinstance(self.pairing.positives, ByIndex)
+        if any(len(one.columns) > 0 or one.shard is not None for one in (self, *others)):
             return None
-        if not (len(self.columns) == 0 and isinstance(family, SoftmaxSpec) and is_positive(self.shape[1] - 1)):
+        if isinstance(family, ReweightedSpec):
             return None
-        inputs = Inputs(self.rows, by_row=by_row)
-        return self._sweep_of(SweepSpec(family, Diagonals(), self._sizes(masked), **options), inputs, _KNOWN)
+        if not (self.pairing.is_diagonal or indexed) or self.lacks_columns or not is_positive(self.shape[1] - 1):
+            return None
+        inputs = Inputs(tuple([x for one in (self, *others) for x in one.rows]), by_row=by_row)
+        if isinstance(positives, ByIndex):
+            inputs = inputs._replace(**self._indexed(positives))
+        if self.mask is not None:
+            inputs = inputs._replace(mask=(self.mask,), present=(present_at(self.mask, inputs),))
+        if isinstance(family, PairsSpec) and not (
+            family.terms[1] is not None and len(inputs.present) == 0 and all(one.finite for one in (self, *others))
+        ):
+            return None
+        diagonals = diagonals_of(positives, self.shape[0])
+        return self._sweep_of(SweepSpec(family, diagonals, self._sizes(masked), **options), inputs, _KNOWN, *others)
 
     def by_products(self, family: FamilySpec, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """Sweep over inner products without masks; None if objective, similarity or pairing does not allow it."""
@@ -256,7 +329,7 @@ class ScoreMatrix(NamedTuple):
         if isinstance(positives, SameId):
             inputs = inputs._replace(row_labels=(positives.rows,), column_labels=(positives.columns,))
         elif isinstance(positives, ByIndex):
-            inputs = inputs._replace(**self._indexed(positives.index))
+            inputs = inputs._replace(**self._indexed(positives))
         elif isinstance(positives, AheadOfQueue) and not self.partners:
             first, extra = self.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in self.columns])
             inputs = inputs._replace(partners=(first,), columns=extra)
@@ -274,7 +347,9 @@ class ScoreMatrix(NamedTuple):
         """Sweep over the operands of this and other matrices, or over embeddings."""
         channels = tuple([one.channel for one in (self, *others)])
         fused = is_fusible(self.rows[0]) and pays_to_fuse(*self.shape)
-        spec = spec._replace(channels=channels, bound=self.bound, unit=self.similarity.unit)
+        bound = max(one.bound for one in (self, *others))
+        finite = all(one.finite for one in (self, *others))
+        spec = spec._replace(channels=channels, bound=bound, unit=self.similarity.unit, given_finite=finite)
         spec = spec._replace(high=self.high, fused=fused)
         if self.scale is not None:
             spec, inputs = self._embedded(spec, inputs)
@@ -329,11 +404,11 @@ class ScoreMatrix(NamedTuple):
             return False
         return math.inf in {largest_length(x) for x in (self.rows[0], self.columns[0])}
 
-    def _indexed(self, index: Array) -> dict[str, Arrays]:
+    def _indexed(self, positives: ByIndex) -> dict[str, Arrays]:
         """Groups of `Inputs` for positives by index."""
-        xp, present = namespace_of(self.rows[0]), None
-        if not self.indices_checked:
-            present = xp.logical_and(index >= 0, index < self.columns[0].shape[0])
+        xp, present, index = namespace_of(self.rows[0]), None, positives.index
+        if not (self.indices_checked or (positives.within and self.shard is None)):
+            present = xp.logical_and(index >= 0, index < self.shape[1])
         if self.shard is not None:  # its columns are in another order
             positions = xp.astype(xp.argsort(self.shard.columns), index.dtype)
             valid = index if present is None else xp.where(present, index, xp.zeros_like(index))
@@ -451,9 +526,11 @@ class ScoreMatrix(NamedTuple):
         """Row losses and their counts; with `other`, terms take the scores of a pair in both matrices."""
         matrix = self.with_operands()
         if other is None:
-            return in_two_passes(matrix.prepared(family, parameters, values=True))
-        prepared = matrix.by_rule(family, parameters, {"values": True}, other.with_operands())
-        return in_two_passes(prepared._replace(reason="two score matrices are compared"))
+            return of_rows(matrix.prepared(family, parameters, values=True))
+        other, options = other.with_operands(), {"values": True}
+        prepared = matrix.by_places(family, parameters, options, other)
+        prepared = prepared or matrix.by_rule(family, parameters, options, other)
+        return of_rows(prepared._replace(reason="two score matrices are compared"))
 
     def statistics(self, *, same_scores: bool = False) -> Statistics:
         """Statistics of the rows, in two passes.
@@ -463,7 +540,7 @@ class ScoreMatrix(NamedTuple):
         """
         family = SoftmaxSpec(_NO_OBJECTIVE, statistics=True)
         matrix = self.with_operands()
-        if same_scores:
+        if same_scores and matrix.columns:
             prepared = matrix.by_rule(family, (), {"values": True})
             prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
         else:
@@ -502,6 +579,25 @@ def _pull_pair_scores(function: PairFunction, arrays: Arrays, outputs: Arrays, c
     return (*to_rows, *to_columns)
 
 
+def transpose_of(scores: Array) -> Array:
+    """The transpose as a matrix of its own; so is its cotangent: sums of both memory orders take many times as long."""
+    adapter = adapter_of(scores)
+    if adapter.mode == "traced":  # XLA chooses memory orders itself
+        return namespace_of(scores).matrix_transpose(scores)
+    return adapter.custom_vjp(_turn, _turn_back)(None, scores)[0]
+
+
+def _turn(static: None, x: Array) -> Arrays:
+    del static
+    xp, (n_rows, n_columns) = namespace_of(x), x.shape
+    return (xp.reshape(xp.reshape(xp.matrix_transpose(x), (-1,)), (n_columns, n_rows)),)
+
+
+def _turn_back(static: None, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    del arrays, outputs
+    return _turn(static, *cotangents)
+
+
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
     """Whether rows and columns of a symmetric loss can share tiles."""
     return pairing.is_diagonal and similarity.by_products and mask is None
@@ -524,12 +620,23 @@ _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="s
 
 
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
-    """Sum of the row losses, with its gradient, and their counts."""
+    """Sum of the row losses, or the losses of given scores, with their gradient, and the counts of the rows."""
     spec, arrays = prepared.spec, prepared.arrays
     note(Passes(1, prepared))
     function = replayed(prepared.function, spec, arrays)
     value, number = adapter_of(arrays[0]).value_and_vjp(function)(spec, *arrays)
     return value, number
+
+
+def of_rows(prepared: Prepared) -> tuple[Array, Array]:
+    """Row losses and their counts; of given scores in one pass, since a row has the gradient of its loss alone."""
+    spec, inputs, family = prepared.spec, prepared.inputs, prepared.spec.family
+    if not all(one.given for one in spec.channels) or (isinstance(family, SoftmaxSpec) and family.statistics):
+        return in_two_passes(prepared)
+    n_rows = inputs.shape[0]
+    by_row = as_arrays(inputs.by_row, inputs.rows[0])
+    by_row = tuple([x if x.shape == (n_rows,) else namespace_of(x).broadcast_to(x, (n_rows,)) for x in by_row])
+    return in_one_pass(prepared._replace(inputs=inputs._replace(by_row=by_row)))
 
 
 def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:

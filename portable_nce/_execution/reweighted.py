@@ -46,13 +46,13 @@ class Reweighted(Family):
         self.n_negatives = facts.n_negatives if facts.complete else None
 
     def add_negatives(
-        self, scores: Array, exclude: Exclude, by_row: Arrays
+        self, scores: Arrays, exclude: Exclude, by_row: Arrays
     ) -> tuple[HardSums, tuple[Array, Array | None]]:
         del by_row
-        scores = exclude(scores, -math.inf)
+        negatives = exclude(scores[0], -math.inf)
         if self.facts.absent is not None:
-            scores = self.xp.where(scores <= self.facts.absent, -math.inf, scores)
-        return self._summed(scores, bounded=self.unshifted)
+            negatives = self.xp.where(negatives <= self.facts.absent, -math.inf, negatives)
+        return self._summed(negatives, bounded=self.unshifted)
 
     def _summed(self, scores: Array, *, bounded: bool) -> tuple[HardSums, tuple[Array, Array | None]]:
         xp, beta, total_of = self.xp, self.spec.beta, adapter_of(scores).sum_along

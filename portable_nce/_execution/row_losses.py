@@ -21,7 +21,7 @@ class ScoreFacts(NamedTuple):
 
     `small`: exponentials of scores need no shift; `finite`: no score overflows; `complete`: every row has a positive
     and `n_negatives`; `absent`: a score up to this belongs to a column left out; `single`: no row has several
-    positives.
+    positives; `given`: tiles are the caller's scores, and not to be overwritten.
     """
 
     small: bool = False
@@ -31,6 +31,7 @@ class ScoreFacts(NamedTuple):
     n_negatives: int = 0
     divisor: int | None = None
     single: bool = False
+    given: bool = False
 
 
 class RowLosses(NamedTuple):
@@ -99,14 +100,14 @@ class Family(ABC):
         self.facts = facts
 
     @abstractmethod
-    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
-        """What a tile of negatives adds to its rows, and its residual; the scores may be overwritten."""
+    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
+        """What a tile of negatives adds to its rows, and its residual; scores that are not given may be overwritten."""
 
     @abstractmethod
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[Any, Any, Any]:
         """What a masked tile adds to its rows, its residual, and its positives.
 
-        Scores of a known bound may be overwritten: they are inner products, in a new array.
+        Scores of a known bound that are not given may be overwritten: they are inner products, in a new array.
         """
 
     @abstractmethod
@@ -140,6 +141,11 @@ class Family(ABC):
     def tile_cotangent(self, residual: Any, losses: RowLosses, rescale: Any) -> tuple[Array, Array]:
         """Cotangent of a tile of negatives, as a matrix and a factor of each row; the residual may be overwritten."""
         return residual, losses.coefficient if rescale is None else losses.coefficient * rescale
+
+    def cotangents(self, residual: Any, losses: RowLosses) -> Arrays:
+        """The cotangents of an only tile's scores, of each matrix; the residual may be overwritten."""
+        matrix, factor = self.tile_cotangent(residual, losses, None)
+        return (adapter_of(matrix).times_in_place(matrix, factor[:, None]),)
 
     def masked_cotangents(
         self, residual: Any, positive: PositiveSums, losses: RowLosses, members: Members, rescale: Any = None

@@ -41,10 +41,10 @@ class Source:
         """Scores (n,) or (n, P) of the positives of a block; None if they are entries of the tiles."""
         raise NotImplementedError
 
-    def negative_scores(self, rows: Any, k: int) -> tuple[Array, Any]:
-        """Scores (n, k) of a tile for the sums over negatives, with sharpness, and what `pullback` needs of them.
+    def negative_scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
+        """Scores (n, k) of a tile by each channel, for the sums over negatives, with sharpness; and for `pullback`.
 
-        The caller may overwrite the scores.
+        The caller may overwrite them, unless they are given.
         """
         raise NotImplementedError
 
@@ -116,11 +116,11 @@ class Products(Source):
             total = tuple(map(p.plus, total, parts)) if total else parts
         return total
 
-    def negative_scores(self, rows: Any, k: int) -> tuple[Array, Any]:
+    def negative_scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
         """Scores of tile k for the sums over negatives, with sharpness."""
         _, scaled, rest = rows
         scores, kept = self.form.tile(scaled, self.score_columns[k])
-        return sharpened(scores, rest), kept
+        return (sharpened(scores, rest),), kept
 
     def scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
         """Scores of tile k, without sharpness."""
@@ -145,27 +145,26 @@ class Products(Source):
 
 
 class GivenScores(Source):
-    """The single tile of a score matrix given by the caller."""
+    """The single tile of score matrices given by the caller; the first has the positives."""
 
-    n_differentiated = (1, 0)
-
-    def __init__(self, n_columns: int) -> None:
+    def __init__(self, number: int, n_columns: int) -> None:
         self.tiles: Sequence[Any] = [()]
         self.n_columns = n_columns
+        self.n_differentiated = (number, 0)
 
     def positive_scores(self, block: Inputs, start: Array | int) -> Array:
-        """Scores of the positives of a block: its diagonal."""
+        """Scores of the positives of a block: on its diagonal, or at the places in `targets`."""
         scores, tile = block.rows[0], s.TilePosition(start, 0, self.n_columns, self.n_columns)
-        return s.diagonal_entries(namespace_of(scores), scores, tile)
+        return s.partner_entries(namespace_of(scores), scores, s.places_of(block) if block.targets else None, tile)
 
-    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
+    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[Arrays, Array | None]:
         """The scores of a block, and the sharpness of its negatives."""
-        return block.rows[0], sharpness
+        return block.rows, sharpness
 
-    def negative_scores(self, rows: tuple[Array, Array | None], k: int) -> tuple[Array, None]:
-        """A copy of the scores, with sharpness."""
+    def negative_scores(self, rows: tuple[Arrays, Array | None], k: int) -> tuple[Arrays, None]:
+        """The scores themselves, which are not to be overwritten, or with sharpness."""
         del k
-        return sharpened(rows[0] + 0.0, rows[1]), None
+        return tuple([sharpened(x, rows[1]) for x in rows[0]]), None
 
     def pullback(  # noqa: PLR0917
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None

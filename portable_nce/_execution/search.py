@@ -179,11 +179,11 @@ def _first_places(scores: Array, count: int) -> Array:
     if count > _MOST_PASSES:
         places = xp.argsort(-scores, axis=1, stable=True)[:, :count]
         return xp.where(entries_at(scores, places) == -math.inf, -1, places)
-    columns, places = xp.arange(scores.shape[1], device=device_of(scores))[None, :], []
+    places, fill_columns = [], adapter_of(scores).fill_columns
     for _ in range(count):
         place = xp.argmax(scores, axis=1, keepdims=True)
         places.append(xp.where(entries_at(scores, place) == -math.inf, -1, place))
-        scores = xp.where(place == columns, -math.inf, scores)
+        scores = fill_columns(scores, place[:, 0], -math.inf, inside=True)
     return xp.concat(places, axis=1)
 
 

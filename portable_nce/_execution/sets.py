@@ -11,10 +11,21 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from .._core.namespace import device_of, namespace_of
-from .._core.numerics import upcast
+from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import ByIndex, Members, NoPositives, Positives, Rule, Tile, members_of, undefined_rows, with_own
+from ..pairings import (
+    ByIndex,
+    Members,
+    NoPositives,
+    Positives,
+    Rule,
+    Tile,
+    is_own,
+    members_of,
+    undefined_rows,
+    with_own,
+)
 from .inputs import Inputs
 from .row_losses import Exclude
 from .tiling import Bounds
@@ -134,7 +145,7 @@ def partners(xp: Namespace, diagonals: Diagonals, inputs: Inputs) -> tuple[Array
     """The positive columns of each row: one array per distance, or one by index (arbitrary in rows without one)."""
     columns, n_rows = inputs.columns[0], inputs.shape[0]
     if diagonals.indexed:
-        return (xp.take(columns, _places(inputs), axis=0),)
+        return (xp.take(columns, places_of(inputs), axis=0),)
     if diagonals.n_own_columns is not None:
         columns = columns[: diagonals.n_own_columns, ...]
     if not diagonals.distances:
@@ -144,12 +155,27 @@ def partners(xp: Namespace, diagonals: Diagonals, inputs: Inputs) -> tuple[Array
     return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in diagonals.distances)
 
 
-def _places(inputs: Inputs) -> Array:
+def places_of(inputs: Inputs) -> Array:
     """Column of the positive of each row, 0 in rows without one."""
     (index,) = inputs.targets
     for present in inputs.present:
         index = namespace_of(index).where(present, index, namespace_of(index).zeros_like(index))
     return index
+
+
+def partner_entries(xp: Namespace, x: Array, places: Array | None, tile: TilePosition) -> Array:
+    """The entries of a tile of all columns at the places (n,) of the positives, or on its diagonal."""
+    return diagonal_entries(xp, x, tile) if places is None else entries_at(x, places[:, None])[:, 0]
+
+
+def present_at(mask: Array, inputs: Inputs) -> Array:
+    """Rows whose positive, on the diagonal or by index, is included by a mask."""
+    xp, n_columns = namespace_of(mask), inputs.shape[1]
+    tile = TilePosition(0, 0, n_columns, n_columns)
+    result = partner_entries(xp, mask, places_of(inputs) if inputs.targets else None, tile)
+    for present in inputs.present:
+        result = xp.logical_and(result, present)
+    return result
 
 
 def add_partners(
@@ -158,7 +184,7 @@ def add_partners(
     """Add the cotangents of the partners to the cotangent of their columns, which may be overwritten."""
     if diagonals.indexed:
         (added,) = to_partners
-        return adapter_of(to_columns).add_rows(to_columns, _places(inputs), added)
+        return adapter_of(to_columns).add_rows(to_columns, places_of(inputs), added)
     if diagonals.n_own_columns is not None:
         first, others = to_columns[: diagonals.n_own_columns, ...], to_columns[diagonals.n_own_columns :, ...]
         whole = diagonals._replace(n_own_columns=None)
@@ -183,6 +209,8 @@ def partner_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array
 
 def diagonal_entries(xp: Namespace, x: Array, tile: TilePosition) -> Array:
     """The diagonal entries of a tile of all columns."""
+    if adapter_of(x).mode == "traced":
+        return entries_at(x, _diagonal_columns(x, 0, tile)[:, None])[:, 0]
     first = xp.arange(x.shape[0], device=device_of(x)) * x.shape[1]
     return xp.take(xp.reshape(x, (-1,)), first + _diagonal_columns(x, 0, tile), axis=0)
 
@@ -235,6 +263,8 @@ class DiagonalSets(NamedTuple):
             if self.ids:
                 same = block.row_labels[0][:, None] == self.ids[k][None, :]
                 x = namespace_of(x).where(same, value, x)
+            for mask in block.mask:  # of all columns, as the tile
+                x = adapter_of(x).where_in_place(mask, x, value)
             if diagonals.indexed:
                 return self._fill(x, k, start, block, value)
             for distance in diagonals.distances:
@@ -296,6 +326,7 @@ class RuleSets(TileSets):
         # Clearing a diagonal takes less than a mask of it.
         in_order = adapter_of(first).mode == "eager" and not inputs.column_numbers and shape[0] == shape[1]
         self.with_own = with_own(self.rule) if in_order else None
+        self.is_own = in_order and is_own(self.rule)
         self.dtype = upcast(xp, first).dtype
         (numbers,) = inputs.column_numbers or (xp.arange(shape[1], device=self.device),)
         self.numbers, *self.labels = [x[None, ...] for x in (numbers, *inputs.column_labels)]
@@ -303,6 +334,8 @@ class RuleSets(TileSets):
     def of(self, k: int, start: Array | int, block: Inputs) -> Members:
         del k
         xp, (mask,) = self.xp, block.mask or (None,)
+        if self.is_own:
+            return self._own(block.rows[0].shape[-2], start, mask)
         (numbers,) = block.row_numbers or (xp.arange(block.rows[0].shape[-2], device=self.device) + start,)
         numbers, *labels = [x[:, None, ...] for x in (numbers, *block.row_labels)]
         both = tuple(labels), tuple(self.labels)
@@ -311,6 +344,15 @@ class RuleSets(TileSets):
             return members_of(self.rule, tile)
         members, place = members_of(self.with_own, tile), TilePosition(start, 0, self.shape[1], self.shape[1])
         return Members(*[put_diagonal(x, 0, value=False, tile=place) for x in members[:2]], *members[2:])  # type: ignore[call-arg]
+
+    def _own(self, n_rows: int, start: Array | int, mask: Array | None) -> Members:
+        """Members of a tile whose positives are the pairs of each row with itself."""
+        xp, shape, place = self.xp, (n_rows, self.shape[1]), TilePosition(start, 0, self.shape[1], self.shape[1])
+        own = put_diagonal(xp.zeros(shape, dtype=xp.bool, device=self.device), 0, value=True, tile=place)
+        others = put_diagonal(xp.ones(shape, dtype=xp.bool, device=self.device), 0, value=False, tile=place)
+        if mask is not None:
+            own, others = xp.logical_and(own, mask), xp.logical_and(others, mask)
+        return Members(own, others)
 
 
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:

@@ -78,7 +78,9 @@ class SweepSpec(NamedTuple):
     unit : bool
         Whether operands are unit rows times the scale, so that no score overflows.
     bound : float
-        Largest magnitude of the scores, if it is known.
+        Largest magnitude of the scores, if it is known; of given ones, of those that take part.
+    given_finite : bool
+        Whether all scores are given and known to be finite.
     mean, values : bool
         Whether the sum is divided by the number of rows; whether losses of rows are returned instead.
     self_contrast : bool
@@ -113,12 +115,15 @@ class SweepSpec(NamedTuple):
     half: Any = None
     high: bool = False
     fused: bool = False
+    given_finite: bool = False
 
     def finite(self, rows: Array) -> bool:
         """Whether the scores of finite embeddings are finite, and infinite ones need no care.
 
         Inner products are `in_range`. Where entries can be read, an infinite bound means that some may be infinite.
         """
+        if self.channels[0].given:
+            return self.given_finite
         if self.unit or self.bound < math.inf:
             return True
         return self.channels[0].inner_product and adapter_of(rows).mode == "eager" and not is_readable(rows)

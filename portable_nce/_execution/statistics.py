@@ -98,8 +98,9 @@ def from_mask(
     single: bool,
     weights: Array | None = None,
     unshifted: bool = False,
+    all_finite: bool = False,
 ) -> PositiveSums:
-    """The positives marked by a boolean array; `single`: at most one per row.
+    """The positives marked by a boolean array; `single`: at most one per row; `all_finite`: so are all scores.
 
     `unshifted`: all scores are small, and the exponentials of several positives follow, by `with_exponentials`.
     """
@@ -112,12 +113,14 @@ def from_mask(
         sums, terms = exponentials(xp, scores, members)
         finite = xp.logical_and(members, xp.logical_not(xp.isinf(scores)))
         differences = scores - xp.where(xp.isinf(sums.top), 0.0, sums.top)[:, None]
-    differences = xp.where(finite, differences, 0.0)
+    if weights is None or not all_finite:
+        differences = xp.where(finite, differences, 0.0)
     weight_sum = count = adapter_of(finite).count_along(finite, 1, scores.dtype)
     relative = finite
     if weights is not None:
         # Divided by the largest of a row, weights of any magnitude sum to between 1 and P: no overflow.
-        relative = xp.where(finite, xp.astype(weights, scores.dtype), 0.0)
+        weights = weights if weights.dtype == scores.dtype else xp.astype(weights, scores.dtype)
+        relative = xp.where(finite, weights, 0.0)
         largest = xp.max(relative, axis=1, keepdims=True)
         relative = relative / xp.where(largest > 0, largest, xp.ones_like(largest))
         differences, weight_sum = relative * differences, xp.sum(relative, axis=1)

@@ -147,7 +147,7 @@ class Step:
             inputs = Inputs((like,), column_labels=constants.labels, column_numbers=constants.numbers)
             self.sets = s.RuleSets(spec.sets._replace(shape=numbers.whole), inputs, numbers.shape)
         else:
-            self.source = GivenScores(n_columns)
+            self.source = GivenScores(len(spec.channels), n_columns)
             if not spec.given:
                 form = form_of(spec.channels[0].scores)
                 self.source = Products(form, constants.tiles, constants.scored, spec.need_grad, turned=spec.turned)
@@ -230,11 +230,12 @@ class Step:
         if isinstance(tile.sets, Members):
             result = self.family.masked_cotangents(tile.residual, block.positives, losses, tile.sets, rescale)
             return tuple(map(scaling.cleared, result)), None
-        matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
         if not self.spec.positives_in_tile:
+            matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
             return (matrix,), factor
         assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
-        return (self.sets.put(matrix * factor[:, None], losses.to_positive, k, block.start, block.inputs),), None
+        first, *others = self.family.cotangents(tile.residual, losses)
+        return (self.sets.put(first, losses.to_positive, k, block.start, block.inputs), *others), None
 
 
 def step_of_rows(spec: StepSpec) -> Callable[..., tuple[Arrays, Arrays]]:
@@ -282,12 +283,14 @@ class _OneSided:
         unshifted = facts.small or isinstance(spec.family, PairsSpec)
         scaled = not (unshifted or given) and is_readable(first) and self.adapter.is_plain(inputs.flat)
         positives_in_tile = False
-        if self.diagonals is not None and isinstance(spec.family, SoftmaxSpec):
+        if given and self.diagonals is not None:
+            positives_in_tile = True
+        elif self.diagonals is not None and isinstance(spec.family, SoftmaxSpec):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
             whole = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
             whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
             # With 16-bit products, the cotangents of positives have more bits.
-            positives_in_tile = given or (whole and not (scaled or of_halves))
+            positives_in_tile = whole and not (scaled or of_halves)
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
         self.step_spec = StepSpec(
             spec.family,
@@ -327,13 +330,15 @@ class _OneSided:
         """Facts about the scores that the family uses, without numbers of rows and columns."""
         spec, family, inputs = self.spec, self.spec.family, self.inputs
         small = are_small(family, self._bound())
+        given = all(channel.given for channel in spec.channels)
         if isinstance(spec.sets, s.PairRule):
             of_sums = isinstance(family, SoftmaxSpec) and not family.statistics
-            return ScoreFacts(small and of_sums, single=spec.sets.single)
+            finite = given and spec.given_finite
+            return ScoreFacts(small and of_sums, finite, single=spec.sets.single, given=given)
         finite = spec.finite(inputs.rows[0])
         complete = len(inputs.added) + len(inputs.present) + len(inputs.row_labels) == 0
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
-        return ScoreFacts(small, finite, complete and self.diagonals is not None, absent)
+        return ScoreFacts(small, finite, complete and self.diagonals is not None, absent, given=given)
 
     def run(self) -> SweepResult:
         need_grad, (n_rows, n_columns) = self.need_grad, self.step.source.n_differentiated

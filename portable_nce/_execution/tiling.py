@@ -202,6 +202,11 @@ def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
     return whole if whole is not None else max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_columns))
 
 
+def may_be_held(n_rows: int, n_columns: int) -> bool:
+    """Whether a matrix may be held whole to save products, and to return the losses of its rows in one pass."""
+    return is_positive(_BLOCK_ENTRIES + 1 - n_rows * n_columns)
+
+
 def label_blocks(block_size: int | str | None) -> tuple[int, int]:
     """Rows of a block of whole classes, and the number of rows above which masks cost less."""
     block = block_size if isinstance(block_size, int) else _ROWS

@@ -295,7 +295,8 @@ class Term(EqualByContents):
         self.value = value
         self.slopes = slopes
         # For built-in terms, value and slopes at once: ``fused(score, *parameters, bounded=..., need_grad=...)``.
-        self.fused: Callable[..., tuple[Array, tuple[Array, ...]]] | None = None
+        # A slope of None, by a parameter, is 0.
+        self.fused: Callable[..., tuple[Array, tuple[Array | None, ...]]] | None = None
 
     def value_and_slopes(
         self, *arguments: Array, bounded: bool = False, need_grad: bool = True

@@ -21,10 +21,11 @@ __all__ = ["AVERAGES", "contrastive", "logistic"]
 
 AVERAGES: tuple[Averaging, ...] = get_args(Averaging)
 
-Fused = Callable[..., tuple[Array, tuple[Array, ...]]]
+Fused = Callable[..., tuple[Array, tuple[Array | None, ...]]]
+"""Value and slopes of a term; a slope of None, by a parameter, is 0."""
 
 
-def _term(fused: Fused) -> Term:
+def fused_term(fused: Fused) -> Term:
     """Term whose value and slopes are computed together."""
     return Term(_Value(fused))._replace(fused=fused)
 
@@ -80,7 +81,7 @@ def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", bala
 # With z = g + b: log(1 + e^-z) with slope -sigmoid(-z) for positives, log(1 + e^z) with slope sigmoid(z) for negatives.
 
 
-Slopes = tuple[Array, ...]
+Slopes = tuple[Array | None, ...]
 
 
 def _logistic_positive(score: Array, bias: Array, *, bounded: bool, need_grad: bool) -> tuple[Array, Slopes]:
@@ -95,7 +96,7 @@ def _logistic_negative(score: Array, bias: Array, *, bounded: bool, need_grad: b
     return value, (slope, slope) if need_grad else ()
 
 
-_LOGISTIC = (_term(_logistic_positive), _term(_logistic_negative))
+_LOGISTIC = (fused_term(_logistic_positive), fused_term(_logistic_negative))
 
 
 @explained
@@ -176,14 +177,16 @@ class _Hinge(Record):
         self, score: Array, positive_margin: Array, margin: Array, *, bounded: bool, need_grad: bool
     ) -> tuple[Array, tuple[Array, ...]]:
         del bounded, need_grad
-        limit, other = (positive_margin, margin) if self.attracts else (margin, positive_margin)
+        limit = positive_margin if self.attracts else margin
         xp = namespace_of(score, limit)
         hinge = -score - limit if self.attracts else limit + score
         value = relu(xp, hinge)
         # The slope of max(t, 0)² by t is 2 max(t, 0); by the score and the margin, the sign is opposite for positives.
         value, slope = (value, relu_slope(xp, hinge)) if self.power == 1 else (value * value, 2.0 * value)
-        nothing = namespace_of(other).zeros_like(other)
-        return value, (-slope, -slope, nothing) if self.attracts else (slope, nothing, slope)
+        if not self.attracts:
+            return value, (slope, None, slope)
+        slope = -slope
+        return value, (slope, slope, None)
 
 
-_ATTRACT, _REPEL = ({power: _term(_Hinge(attracts, power)) for power in (1, 2)} for attracts in (True, False))
+_ATTRACT, _REPEL = ({power: fused_term(_Hinge(attracts, power)) for power in (1, 2)} for attracts in (True, False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 from .._core.checks import (
@@ -11,9 +12,12 @@ from .._core.checks import (
     explained,
 )
 from .._core.namespace import namespace_of
+from .._core.numerics import clipped
 from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
 from .._core.types import AnyArray, RelicDirection, StoppedSide
-from .base import Labelled, Objective, Term
+from .base import Labelled, Objective
+from .pairwise import fused_term
 from .softmax import info_nce
 
 __all__ = ["DIVERGENCE", "Relic", "divergence", "relic"]
@@ -48,31 +52,35 @@ def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
 
 
 def _log_share(score: Array, top: Array, rest: Array) -> Array:
-    """Log-probability of a negative, at most 0, also for masked pairs, whose score is 0 here."""
-    share = (score - top) - rest
+    """Log-probability ``(score + top) + rest`` of a negative, at most 0, also for masked pairs, of score 0 here."""
+    share = score + top
+    share += rest
     xp = namespace_of(share)
+    if adapter_of(share).is_plain((share,)):
+        return clipped(xp, share, -math.inf, 0.0)
     return xp.where(share > 0, xp.zeros_like(share), share)
 
 
-def _divergence(score: Array, other: Array, *shares: Array) -> Array:
-    xp = namespace_of(score, other, *shares)
-    return divergence(xp, _log_share(score, *shares[:2]), _log_share(other, *shares[2:]))
+def _divergence(
+    score: Array, other: Array, *shares: Array, bounded: bool, need_grad: bool
+) -> tuple[Array, tuple[Array, ...]]:
+    """``p r + d`` with ``r = log p - log q`` and ``d = q - p``. The slope by log p is ``p r``, by log q ``d``.
 
-
-def _divergence_slopes(score: Array, other: Array, *shares: Array) -> tuple[Array, ...]:
-    """By log p: ``p r``. By log q: ``q - p``, as ``p expm1(-r)`` if p and q are close."""
+    With the sign s of r, d is ``s max(p, q) expm1(-s r)``: no cancellation, and no overflow.
+    """
+    del bounded
     xp = namespace_of(score, other, *shares)
     log_p, log_q = _log_share(score, *shares[:2]), _log_share(other, *shares[2:])
     ratio, p = log_p - log_q, xp.exp(log_p)
-    near = xp.abs(ratio) < 1
-    difference = xp.where(near, p * xp.expm1(-xp.where(near, ratio, xp.zeros_like(ratio))), xp.exp(log_q) - p)
+    sign = xp.astype(xp.less(ratio, 0.0), ratio.dtype) * -2.0 + 1.0
+    difference = xp.maximum(p, xp.exp(log_q)) * xp.expm1(ratio * -sign) * sign
     by_p = p * ratio
-    return by_p, difference, -by_p, -by_p, -difference, -difference
+    return by_p + difference, (by_p, difference, by_p, by_p, difference, difference) if need_grad else ()
 
 
-DIVERGENCE = Term(_divergence, _divergence_slopes)
-"""Divergence term of a negative, from its score and its transposed score, each with two numbers that turn the score
-into a log-probability."""
+DIVERGENCE = fused_term(_divergence)
+"""Divergence term of a negative, from its score and its transposed score, each with two numbers that are added to turn
+the score into a log-probability."""
 
 
 @explained

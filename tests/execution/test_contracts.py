@@ -84,7 +84,7 @@ def scores_of(engine: _OneSided) -> list[tuple[Any, Any]]:
         return [source.scores(rows, 0)]
     tiles = [source.negative_scores(rows, k) for k in range(len(source.tiles))]
     # Empty slots of a queue have the lowest score.
-    return [((np.where(x < -1e100, 0.0, x),), kept) for x, kept in tiles]
+    return [(tuple([np.where(x < -1e100, 0.0, x) for x in scores]), kept) for scores, kept in tiles]
 
 
 def moved_by(arrays: tuple[Any, ...], directions: list[Any], step: float) -> tuple[Any, ...]:

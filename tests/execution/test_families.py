@@ -17,11 +17,12 @@ RNG = np.random.default_rng(7)
 
 def finished(family: Any, scores: Any, own: Any, bounds: list[tuple[int, int]]) -> tuple[Any, Any]:
     """The row losses and the cotangents of their scores, computed by tiles."""
-    parts = [family.add_negatives(scores[:, low:high] + 0.0, lambda x, _: x, ()) for low, high in bounds]
+    parts = [family.add_negatives((scores[:, low:high] + 0.0,), lambda x, _: x, ()) for low, high in bounds]
     total, rescales = family.merge([part for part, _ in parts])
     losses = family.finish(total, family.partner_positives(own, None, ()), (), need_grad=True)
     pulled = [
-        residual * (losses.coefficient if rescale is None else losses.coefficient * rescale)[:, None]
+        (residual[0] if isinstance(residual, tuple) else residual)
+        * (losses.coefficient if rescale is None else losses.coefficient * rescale)[:, None]
         for (_, residual), rescale in zip(parts, rescales, strict=True)
     ]
     return losses.values, np.concatenate([*pulled, losses.to_positive[:, None]], axis=1)

@@ -246,6 +246,6 @@ def test_programs_are_made_of_arrays_of_exactly_the_type_of_the_library(kind: ty
     x, y = (z.view(kind) for z in np.random.default_rng(0).normal(size=(2, 6, 4)))
     for _ in range(3):
         pnce.info_nce(x, y)
-        pnce.info_nce(x, y, similarity="neg_euclidean", reduction="none")
+        pnce.info_nce(x, y, similarity="neg_euclidean", reduction="none", block_size=None)
     sweeps = [*(plan.sweep for plan in plans.PLANS.values()), *replay.SWEEPS.values()]
     assert len([sweep for sweep in sweeps if sweep is not None and sweep.programs]) == 2 * (kind is np.ndarray)
