@@ -61,6 +61,19 @@ class NumpyAdapter(TapeAdapter):
         _add_rows(x, numbers, rows)
         return x
 
+    def order_of_rows(self, x: Any) -> Any:
+        if x.dtype != np.float32 or hasattr(x, "__recorded__"):
+            return super().order_of_rows(x)
+        # Numbers as integers in the same order, and the columns behind them: a third of the time of a stable sort.
+        bits = (x + np.float32(0.0)).view(np.int32)  # -0.0 + 0.0 is 0.0
+        bits ^= (bits >> 31) & 0x7FFFFFFF
+        keys = bits.astype(np.int64)
+        keys <<= 32
+        keys |= np.arange(x.shape[1])
+        keys.sort(axis=1)
+        keys &= 0xFFFFFFFF
+        return keys
+
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
         if hasattr(x, "__recorded__"):
             return super().exp_in_place(x, bounded=bounded)

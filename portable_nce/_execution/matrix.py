@@ -39,6 +39,7 @@ from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
+from .triplets import TripletSpec
 from .two_sided import square_sweep
 
 
@@ -302,6 +303,7 @@ class ScoreMatrix(NamedTuple):
             "the pairing gives positives by a rule for each pair": not pairing.positives.known,
             "the similarity is no inner product": not self.similarity.inner_product,
             "there are fewer columns than rows": self.lacks_columns,
+            "triples compare all scores of a row": isinstance(family, TripletSpec),
         }
         if isinstance(family, PairsSpec):
             obstacles |= {
