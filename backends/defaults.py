@@ -120,11 +120,14 @@ class Defaults:
 
     def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
         xp = self._space(x, values)
-        numbers = xp.arange(x.shape[1], dtype=columns.dtype, device=getattr(x, "device", None))
-        rows, parts = max(1, _ONE_HOT // max(1, x.shape[1] * values.shape[1])), []
-        for start in range(0, x.shape[0], rows):
-            chosen = numbers[None, :, None] == columns[start : start + rows, None, :]
-            parts.append(xp.matmul(xp.astype(chosen, values.dtype), values[start : start + rows, :, None])[:, :, 0])
+        n_rows, n_columns = x.shape
+        numbers = xp.arange(n_columns, dtype=columns.dtype, device=getattr(x, "device", None))[None, :, None]
+        columns, values = xp.expand_dims(columns, axis=1), xp.expand_dims(values, axis=2)
+        rows, parts = max(1, _ONE_HOT // max(1, n_columns * values.shape[1])), []
+        for start in range(0, n_rows, rows):
+            strip = slice(start, min(start + rows, n_rows))
+            chosen = xp.astype(numbers == columns[strip, ...], values.dtype)
+            parts.append(xp.squeeze(xp.matmul(chosen, values[strip, ...]), axis=2))
         return x + (parts[0] if len(parts) == 1 else xp.concat(parts)) if parts else x
 
     def order_of_rows(self, x: Array) -> Array:

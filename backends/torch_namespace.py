@@ -132,10 +132,20 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
 
 
 def sign(x: Any, /) -> Any:
-    """`sign`; if no entry is NaN, in one pass."""
+    """`sign`; array-api-compat's assigns NaN, of which torch's is 0, to entries one by one."""
+    if not x.dtype.is_floating_point:
+        return compat.sign(x)
+    signs = torch.sign(x)
     if _is_open(x) and not torch.amax(x).isnan().item():
-        return torch.sign(x)
-    return compat.sign(x)
+        return signs
+    return torch.where(torch.isnan(x), x, signs)
+
+
+def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
+    """`cumulative_sum`; torch.compile cannot trace array-api-compat's."""
+    if axis is None or include_initial:
+        return compat.cumulative_sum(x, axis=axis, dtype=dtype, include_initial=include_initial)
+    return torch.cumsum(x, dim=axis, dtype=dtype)
 
 
 def _covers(shape: Any, other: Any) -> bool:
@@ -161,7 +171,8 @@ _LEAST = -87.0
 
 def _completed() -> Any:
     made = ModuleType(compat.__name__)
-    vars(made).update(vars(compat), any=any_along, astype=astype, exp=exp, full=full, full_like=full_like, sign=sign, where=where)
+    own = {"any": any_along, "astype": astype, "cumulative_sum": cumulative_sum, "exp": exp, "full": full}
+    vars(made).update({**vars(compat), **own, "full_like": full_like, "sign": sign, "where": where})
     return made
 
 

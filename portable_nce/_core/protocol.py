@@ -200,9 +200,9 @@ class Adapter(Differentiation, Protocol):
 
     @kernel
     def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
-        """Return a matrix (n, K) with `values` (n, M) added in the `columns` (n, M) of their rows; `x` may be overwritten.
+        """Return a matrix (n, K) with `values` (n, M) added in the `columns` (n, M) of their rows.
 
-        The columns are from 0 to K - 1, and may repeat.
+        The columns are from 0 to K - 1, and may repeat; `x` may be overwritten.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Mined triples: the pairs of a positive and a negative of each row that are compared.
 
-The choice is constant to differentiation: gradients reach the chosen scores alone. Rules that choose one triple of a row
-are a measure of a search. Under the others, each positive of a row is compared with one negative, or each negative with
-one positive: a row has up to K triples, whose scores are members of the same tile.
+The choice is constant to differentiation: gradients reach the chosen scores alone. Rules that choose one triple of a
+row are a measure of a search. Under the others, each positive of a row is compared with one negative, or each negative
+with one positive: a row has up to K triples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .._core.registry import adapter_of
 from ..pairings import Members
 from .inputs import Arrays
 from .tiling import pays_to_rank, triples
-from .triples import Side, TripleSums, excess, place_of, ranked, sigmoid_or_step, side_of
+from .triples import Side, TripleSums, excess, place_of, ranked, side_of, sigmoid_or_step
 
 
 def is_of_one(mining: tuple[str, str]) -> bool:
@@ -52,8 +52,7 @@ def _one_of_each(
     positive = _extreme(xp, scores, positives, largest=of_positives == "easy")
     if of_negatives == "semi_hard":
         farther = xp.logical_and(negatives, scores < entries_at(scores, positive))
-        among = xp.where(xp.any(farther, axis=1, keepdims=True), farther, False)  # noqa: FBT003  (an entry)
-        nearest = _extreme(xp, scores, among, largest=True)
+        nearest = _extreme(xp, scores, farther, largest=True)
         farthest = _extreme(xp, scores, negatives, largest=False)
         return positive, xp.where(xp.any(farther, axis=1, keepdims=True), nearest, farthest)
     return positive, _extreme(xp, scores, negatives, largest=of_negatives == "hard")
@@ -66,7 +65,14 @@ def _extreme(xp: Namespace, scores: Array, members: Array, *, largest: bool) -> 
 
 
 def mined_sums(
-    scores: Array, positives: Array, negatives: Array, margin: Array, mining: tuple[str, str], *, soft: bool, single: bool
+    scores: Array,
+    positives: Array,
+    negatives: Array,
+    margin: Array,
+    mining: tuple[str, str],
+    *,
+    soft: bool,
+    single: bool,
 ) -> TripleSums:
     """Sums over the mined triples of each row, of rules with "all" on one side; `margin` (n,).
 
@@ -94,9 +100,7 @@ def mined_sums(
     slopes = sigmoid_or_step(xp, difference, soft=soft)
     slopes = xp.where(triples_of_row, slopes, 0.0)
     # The positive part is nonzero where its slope is.
-    number, active = (
-        xp.sum(xp.astype(x, losses.dtype), axis=1) for x in (triples_of_row, stop_gradient(losses) != 0)
-    )
+    number, active = (xp.sum(xp.astype(x, losses.dtype), axis=1) for x in (triples_of_row, stop_gradient(losses) != 0))
     to_margin, to_chosen = xp.sum(slopes, axis=1), slopes
     if chosen.shape[1] == 1 and slopes.shape[1] != 1:
         to_chosen = to_margin[:, None]

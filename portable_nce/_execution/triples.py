@@ -34,9 +34,9 @@ from .tiling import pays_to_sort, triples
 
 
 class TripleSums(NamedTuple):
-    """Sums over the triples of each row, of shape (n,), and their slopes by the scores, (n, K), and by the margin, (n,).
+    """Sums over the triples of each row, (n,), and their slopes by the scores, (n, K), and by the margin, (n,).
 
-    The numbers of triples, and of those whose loss is not 0, are constants. Without slopes, these are None.
+    The numbers of triples, and of those whose loss is not 0, are constants. The slopes are None if not needed.
     """
 
     total: Array
@@ -70,7 +70,7 @@ def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
 
 def side_of(scores: Array, members: Array, *, single: bool) -> Side:
     """The members of each row, together if their number is known to be small; `single`: there is at most one."""
-    xp, space, (_, n_columns) = namespace_of(scores), namespace_of(members), scores.shape
+    space, (_, n_columns) = namespace_of(members), scores.shape
     if single:
         places = space.argmax(space.astype(members, space.int8), axis=1)[:, None]
         present = space.any(members, axis=1, keepdims=True)
@@ -123,7 +123,9 @@ def triple_sums(
         compared = _compared(scores, positives, negatives, margin, soft=soft, need_grad=need_grad, finite=finite)
         total, active, to_negatives, to_positives = compared
     else:
-        total, active, to_negatives, to_positives = _sorted(xp, scores, positives, negatives, margin, need_grad=need_grad, finite=finite)
+        total, active, to_negatives, to_positives = _sorted(
+            xp, scores, positives, negatives, margin, need_grad=need_grad, finite=finite
+        )
     counts = [xp.sum(xp.astype(x, active.dtype), axis=1) for x in (positives.present, negatives)]
     number = counts[0] * counts[1]
     if not need_grad:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .._core.checks import largest, least, readable_entries
+from .._core.checks import is_empty, largest, least, readable_entries
 from .._core.protocol import Array, Namespace
 from ..pairings import Members
 from .inputs import Arrays
@@ -35,13 +35,17 @@ class Triplets(Family):
         self.need_grad = need_grad
 
     def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
-        raise NotImplementedError  # a tile of negatives alone has no triples
+        """Not implemented: a tile of negatives alone has no triples."""
+        raise NotImplementedError
 
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[TripleSums, Array | None, None]:
         """Sums of each row, and their slopes. Scores of -inf are left out; a NaN makes the loss of its row NaN."""
         xp, (score,), margin = self.xp, scores, by_row[0]
         members.refuse_weights()
         shape = tuple(score.shape)
+        if is_empty(score):  # of a rank without rows
+            nothing = xp.sum(score, axis=1)
+            return TripleSums(nothing, nothing, nothing, None, nothing), score, None
         positives, negatives = (xp.broadcast_to(x, shape) for x in members[:2])
         low, high = readable_entries(score, least, largest)
         finite = low is not None and high is not None and low > -math.inf and high < math.inf
@@ -73,6 +77,7 @@ class Triplets(Family):
         return part, [None]
 
     def finish(self, total: TripleSums, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+        del positive
         xp, spec = self.xp, self.spec
         weights = by_row[1] if spec.weighted else None
         values, factor, weight_slopes = weigh(xp, total.total, weights, total.number > 0)
@@ -88,4 +93,5 @@ class Triplets(Family):
         self, residual: Any, positive: Any, losses: RowLosses, members: Members, rescale: None = None
     ) -> Arrays:
         """The cotangents of a tile's scores."""
+        del positive, members, rescale
         return (residual * losses.coefficient[:, None],)
