@@ -61,6 +61,12 @@ class NumpyAdapter(TapeAdapter):
         _add_rows(x, numbers, rows)
         return x
 
+    def clipped(self, x: Any, low: float, high: float) -> Any:
+        if hasattr(x, "__recorded__"):
+            return None
+        x = x if low == -math.inf else np.maximum(x, x.dtype.type(low))
+        return x if high == math.inf else np.minimum(x, x.dtype.type(high))
+
     def order_of_rows(self, x: Any) -> Any:
         if x.dtype != np.float32 or hasattr(x, "__recorded__"):
             return super().order_of_rows(x)

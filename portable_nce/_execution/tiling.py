@@ -205,7 +205,7 @@ def triples(n_rows: int, n_columns: int, n_visited: int, *, mode: str) -> tuple[
         return n_rows, whole
     entries = n_columns * n_visited
     if entries <= _BLOCK_ENTRIES:
-        at_once = _BLOCK_ENTRIES if mode == "traced" else _TRIPLE_ENTRIES
+        at_once = _BLOCK_ENTRIES if mode == "traced" or n_visited == 1 else _TRIPLE_ENTRIES
         return max(1, min(at_once // max(1, entries), n_rows)), None
     return n_rows, max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_visited))
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from .._core.checks import is_empty, largest, least, readable_entries
 from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
 from ..pairings import Members
 from .inputs import Arrays
 from .mining import mined_sums
@@ -94,4 +95,4 @@ class Triplets(Family):
     ) -> Arrays:
         """The cotangents of a tile's scores."""
         del positive, members, rescale
-        return (residual * losses.coefficient[:, None],)
+        return (adapter_of(residual).times_in_place(residual, losses.coefficient[:, None]),)
