@@ -116,7 +116,8 @@ def _farther(scores: Array, members: Array, thresholds: Array) -> Array:
     smallest = _extreme(xp, scores, members, largest=False)
     if pays_to_rank(thresholds.shape[1]):
         return _next_ranked(xp, scores, members, thresholds, smallest)
-    rows, _ = triples(*scores.shape, thresholds.shape[1], mode=adapter_of(scores).mode)
+    n_rows, n_columns = scores.shape
+    rows, _ = triples(n_rows, n_columns, thresholds.shape[1], mode=adapter_of(scores).mode)
 
     def of_rows(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
         scores, members, thresholds, smallest = block

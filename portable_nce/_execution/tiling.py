@@ -210,12 +210,12 @@ def triples(n_rows: int, n_columns: int, n_visited: int, *, mode: str) -> tuple[
     return n_rows, max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_visited))
 
 
-def pays_to_sort(n_visited: int) -> bool:
+def pays_to_sort(n_visited: Any) -> bool:
     """Whether the triples of so many positives of a row take longer than to sort its negatives."""
     return not isinstance(n_visited, int) or n_visited > _COMPARED
 
 
-def pays_to_rank(n_visited: int) -> bool:
+def pays_to_rank(n_visited: Any) -> bool:
     """Whether a search for the next negative of so many positives takes longer than to sort the negatives."""
     return not isinstance(n_visited, int) or n_visited > _SEARCHED
 

@@ -75,6 +75,8 @@ def side_of(scores: Array, members: Array, *, single: bool) -> Side:
         places = space.argmax(space.astype(members, space.int8), axis=1)[:, None]
         present = space.any(members, axis=1, keepdims=True)
         return Side(entries_at(scores, places), present, places)
+    if not pays_to_sort(n_columns):
+        return Side(scores, members, None)
     ranks = space.cumulative_sum(space.astype(members, stop_gradient(scores).dtype), axis=1)
     most = readable_entry(ranks[:, -1], largest)
     number = None
@@ -175,8 +177,8 @@ def _compared(
     else:
 
         def of_positives(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
-            turned = [xp.matrix_transpose(x) for x in block]
-            total, number, *slopes = of_block(candidates, *turned, margin)
+            given, present = (xp.matrix_transpose(x) for x in block)
+            total, number, *slopes = of_block(candidates, given, present, margin)
             sums = (xp.sum(total, axis=1), xp.sum(number, axis=1), *slopes[1:])
             emitted = (xp.matrix_transpose(slopes[0]),) if need_grad else ()
             return tuple(a + b for a, b in zip(carry, sums, strict=True)), emitted

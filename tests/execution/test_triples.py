@@ -99,8 +99,9 @@ def test_sums_over_triples_are_those_of_a_visit_of_each(
                 ours = pnce.value_and_grad(lambda s, m, o=options: pnce.from_scores.triplet(s, margin=m, **o), (0, 1))(
                     scores, np.asarray(margin, dtype=dtype)
                 )
-                found = [(loss.detach(), x.grad, given.grad), (ours[0], *ours[1])]
+                found: list[Any] = [(loss.detach(), x.grad, given.grad), (ours[0], *ours[1])]
                 for numbers in found:
+                    expected: Any
                     for number, expected in zip(numbers, (value, gradient, slope), strict=True):
                         np.testing.assert_allclose(number, expected, rtol=digits, atol=digits * np.abs(expected).max())
 
