@@ -44,41 +44,41 @@ def drawn(kind: str, rows: int, columns: int, each: int, dtype: type) -> tuple[N
 def visited(
     scores: NDArray[Any], positives: NDArray[np.bool_], margin: float, mining: Any
 ) -> tuple[float, NDArray[Any], float]:
-    """Mean over all triples, and its derivatives by scores and margin, one triple after another."""
+    """Mean over all triples, each of which is made, and its derivatives by scores and margin."""
     total, number, slopes, active = 0.0, 0, np.zeros(scores.shape), 0
     for i, row in enumerate(scores.astype(np.float64)):
         live = row != -np.inf
         p, n = (np.flatnonzero(x & live) for x in (positives[i], ~positives[i]))
-        for a, b in chosen(row, p, n, mining):
-            number += 1
-            loss = row[b] - row[a] + margin
-            if loss > 0:
-                total, active = total + loss, active + 1
-                slopes[i, a], slopes[i, b] = slopes[i, a] - 1, slopes[i, b] + 1
+        if len(p) and len(n):
+            a, b = chosen(row, p, n, mining)
+            losses = row[b] - row[a] + margin
+            number, total, active = number + len(a), total + losses[losses > 0].sum(), active + (losses > 0).sum()
+            np.add.at(slopes[i], a[losses > 0], -1.0)
+            np.add.at(slopes[i], b[losses > 0], 1.0)
     return total / number, slopes / number, active / number
 
 
-def chosen(row: NDArray[Any], p: NDArray[Any], n: NDArray[Any], mining: Any) -> list[tuple[Any, Any]]:
-    """The triples of a row."""
-    if not (len(p) and len(n)):
-        return []
+def chosen(
+    row: NDArray[Any], p: NDArray[np.intp], n: NDArray[np.intp], mining: Any
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positives and negatives of the triples of a row."""
     if mining == "batch_all":
-        return [(a, b) for a in p for b in n]
+        return np.repeat(p, len(n)), np.tile(n, len(p))
     if mining == "semi_hard":
-        behind = [(a, n[row[n] < row[a]]) for a in p]
-        return [(a, b[row[b].argmax()] if len(b) else n[row[n].argmin()]) for a, b in behind]
+        behind = [n[row[n] < row[a]] for a in p]
+        return p, np.asarray([b[row[b].argmax()] if len(b) else n[row[n].argmin()] for b in behind])
     if mining == ("semi_hard", "all"):
-        before = [(p[row[p] > row[b]], b) for b in n]
-        return [(a[row[a].argmin()] if len(a) else p[row[p].argmax()], b) for a, b in before]
+        before = [p[row[p] > row[b]] for b in n]
+        return np.asarray([a[row[a].argmin()] if len(a) else p[row[p].argmax()] for a in before]), n
     if mining == ("all", "hard"):
-        return [(a, n[row[n].argmax()]) for a in p]
-    return [(p[row[p].argmax()], b) for b in n]
+        return p, np.full_like(p, n[row[n].argmax()])
+    return np.full_like(n, p[row[p].argmax()]), n
 
 
 @pytest.mark.parametrize("most", [0, 1000], ids=["sorted", "compared"])
 @pytest.mark.parametrize("mining", MINING, ids=str)
 @pytest.mark.parametrize("kind", SCORES)
-def test_sums_over_triples_are_those_of_a_visit_of_each(
+def test_sums_over_triples_are_those_of_each_triple(
     monkeypatch: pytest.MonkeyPatch, kind: str, mining: Any, most: int
 ) -> None:
     """Values within a few roundings, gradients but for the last digit; both libraries whose entries can be read."""
