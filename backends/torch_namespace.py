@@ -131,16 +131,6 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     return compat.where(condition, x1, x2)
 
 
-def sign(x: Any, /) -> Any:
-    """`sign`; array-api-compat's assigns NaN, of which torch's is 0, to entries one by one."""
-    if not x.dtype.is_floating_point:
-        return compat.sign(x)
-    signs = torch.sign(x)
-    if _is_open(x) and not torch.amax(x).isnan().item():
-        return signs
-    return torch.where(torch.isnan(x), x, signs)
-
-
 def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
     """`cumulative_sum`; torch.compile cannot trace array-api-compat's."""
     if axis is None or include_initial:
@@ -172,7 +162,7 @@ _LEAST = -87.0
 def _completed() -> Any:
     made = ModuleType(compat.__name__)
     own = {"any": any_along, "astype": astype, "cumulative_sum": cumulative_sum, "exp": exp, "full": full}
-    vars(made).update({**vars(compat), **own, "full_like": full_like, "sign": sign, "where": where})
+    vars(made).update({**vars(compat), **own, "full_like": full_like, "where": where})
     return made
 
 

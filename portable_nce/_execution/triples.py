@@ -158,7 +158,7 @@ def _compared(
         else:
             losses = adapter_of(differences).clipped(differences, 0.0, math.inf)
             losses = relu(xp, differences) if losses is None else losses
-            active = slopes = xp.sign(losses)
+            active = slopes = xp.astype(losses > 0, losses.dtype)  # array-api-compat's `sign` waits for the device
         total, number = xp.sum(losses, axis=2), xp.sum(active, axis=2)
         if not need_grad:
             return total, number
