@@ -18,7 +18,7 @@ from .._core.registry import adapter_of
 from ..pairings import Members
 from .inputs import Arrays
 from .tiling import pays_to_rank, triples
-from .triples import Side, TripleSums, excess, place_of, ranked, side_of, sigmoid_or_step
+from .triples import TripleSums, Visited, excess, place_of, ranked, sigmoid_or_step, visited_of
 
 
 def is_of_one(mining: tuple[str, str]) -> bool:
@@ -87,10 +87,10 @@ def mined_sums(
     fixed = stop_gradient(scores)
     some = xp.any(opposite, axis=1, keepdims=True)
     if rule == "semi_hard":
-        visited = side_of(scores, each, single=single)
+        visited = visited_of(scores, each, single=single)
         chosen = _farther(fixed, opposite, stop_gradient(visited.scores))
     else:
-        visited = Side(scores, each, None)
+        visited = Visited(scores, each, None)
         chosen = _extreme(xp, fixed, opposite, largest=rule == "hard")
     triples_of_row = xp.logical_and(visited.present, some)
     visited = visited._replace(present=triples_of_row)

@@ -46,7 +46,7 @@ class TripleSums(NamedTuple):
     to_margin: Array | None = None
 
 
-class Side(NamedTuple):
+class Visited(NamedTuple):
     """Positives or negatives of each row that are visited one by one: scores (n, P), and which of them there are.
 
     `places`: their columns, (n, P); None if all columns are visited.
@@ -57,7 +57,7 @@ class Side(NamedTuple):
     places: Array | None
 
     def put(self, x: Array, values: Array) -> Array:
-        """A matrix (n, K), which may be overwritten, with values (n, P) added in the columns of this side."""
+        """A matrix (n, K), which may be overwritten, with values (n, P) added in the visited columns."""
         xp = namespace_of(x, values)
         values = xp.where(self.present, values, 0.0)
         return x + values if self.places is None else adapter_of(x).add_columns(x, self.places, values)
@@ -68,29 +68,29 @@ def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
     return softplus(xp, difference) if soft else relu(xp, difference)
 
 
-def side_of(scores: Array, members: Array, *, single: bool) -> Side:
+def visited_of(scores: Array, members: Array, *, single: bool) -> Visited:
     """The members of each row, together if their number is known to be small; `single`: there is at most one."""
     space, (_, n_columns) = namespace_of(members), scores.shape
     if single:
         places = space.argmax(space.astype(members, space.int8), axis=1)[:, None]
         present = space.any(members, axis=1, keepdims=True)
-        return Side(entries_at(scores, places), present, places)
+        return Visited(entries_at(scores, places), present, places)
     if not pays_to_sort(n_columns):
-        return Side(scores, members, None)
+        return Visited(scores, members, None)
     ranks = space.cumulative_sum(space.astype(members, stop_gradient(scores).dtype), axis=1)
     most = readable_entry(ranks[:, -1], largest)
     number = None
     if most is not None:
         number = next((2**k for k in range(20) if 4 * 2**k <= n_columns and most <= 2**k), None)
     if number is None:
-        return Side(scores, members, None)
+        return Visited(scores, members, None)
     # The k-th member of a row is behind all columns where the number of members is less than k.
     rank = space.arange(1, number + 1, dtype=space.int32, device=device_of(members))
     rank = space.broadcast_to(space.astype(rank, ranks.dtype)[None, :], (scores.shape[0], number))
     present = rank <= ranks[:, -1:]
     places = place_of(ranks, rank, lambda reached, k: reached < k)
     places = space.where(present, places, space.zeros_like(places))
-    return Side(entries_at(scores, places), present, places)
+    return Visited(entries_at(scores, places), present, places)
 
 
 def place_of(table: Array, thresholds: Array, is_before: Callable[[Array, Array], Array]) -> Array:
@@ -117,7 +117,7 @@ _MOST_BITS = 30
 
 
 def triple_sums(
-    scores: Array, positives: Side, negatives: Array, margin: Array, *, soft: bool, need_grad: bool, finite: bool
+    scores: Array, positives: Visited, negatives: Array, margin: Array, *, soft: bool, need_grad: bool, finite: bool
 ) -> TripleSums:
     """Sums over all triples of each row; `margin` (n,). `finite`: no score is infinite or NaN."""
     xp = namespace_of(scores, positives.scores, margin)
@@ -140,7 +140,7 @@ def triple_sums(
 
 
 def _compared(
-    scores: Array, positives: Side, negatives: Array, margin: Array, *, soft: bool, need_grad: bool, finite: bool
+    scores: Array, positives: Visited, negatives: Array, margin: Array, *, soft: bool, need_grad: bool, finite: bool
 ) -> tuple[Array, Array, Array, Array]:
     """Totals and numbers of nonzero losses of the rows; slopes by negatives (n, K) and by positives (n, P)."""
     xp, adapter = namespace_of(scores, positives.scores, margin), adapter_of(scores)
@@ -210,7 +210,7 @@ def ranked(scores: Array, members: Array) -> Ranked:
 
 
 def _sorted(
-    xp: Namespace, scores: Array, positives: Side, negatives: Array, margin: Array, *, need_grad: bool, finite: bool
+    xp: Namespace, scores: Array, positives: Visited, negatives: Array, margin: Array, *, need_grad: bool, finite: bool
 ) -> tuple[Array, Array, Array, Array]:
     """Results as of `_compared`, for the positive part."""
     of_negatives = ranked(scores, negatives)

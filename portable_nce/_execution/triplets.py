@@ -12,7 +12,7 @@ from ..pairings import Members
 from .inputs import Arrays
 from .mining import mined_sums
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
-from .triples import TripleSums, side_of, triple_sums
+from .triples import TripleSums, triple_sums, visited_of
 
 
 class TripletSpec(NamedTuple):
@@ -60,7 +60,7 @@ class Triplets(Family):
             score = xp.where(xp.logical_and(used, xp.logical_not(undefined)), score, 0.0)
         spec, single = self.spec, self.facts.single
         if spec.mining == ("all", "all"):
-            side = side_of(score, positives, single=single)
+            side = visited_of(score, positives, single=single)
             options = {"soft": spec.soft, "need_grad": self.need_grad, "finite": finite}
             sums = triple_sums(score, side, negatives, margin, **options)
         else:
