@@ -18,7 +18,7 @@ from .._core.registry import adapter_of
 from ..pairings import Members
 from .inputs import Arrays
 from .tiling import pays_to_rank, triples
-from .triples import TripleSums, Visited, excess, place_of, ranked, sigmoid_or_step, visited_of
+from .triples import TripleSums, Visited, excess, number_before, ranked, sigmoid_or_step, visited_of
 
 
 def is_of_one(mining: tuple[str, str]) -> bool:
@@ -132,7 +132,7 @@ def _farther(scores: Array, members: Array, thresholds: Array) -> Array:
 def _next_ranked(xp: Namespace, scores: Array, members: Array, thresholds: Array, smallest: Array) -> Array:
     """The next member behind each threshold, in the descending order of the scores of its row."""
     order = ranked(scores, members)
-    place = place_of(order.scores, thresholds, lambda score, threshold: score >= threshold)
+    place = number_before(order.scores, thresholds, lambda score, threshold: score >= threshold)
     count = xp.sum(xp.astype(members, place.dtype), axis=1, keepdims=True)
     found = place < count
     return xp.where(found, entries_at(order.columns, xp.where(found, place, xp.zeros_like(place))), smallest)

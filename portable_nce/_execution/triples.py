@@ -88,12 +88,12 @@ def visited_of(scores: Array, members: Array, *, single: bool) -> Visited:
     rank = space.arange(1, number + 1, dtype=space.int32, device=device_of(members))
     rank = space.broadcast_to(space.astype(rank, ranks.dtype)[None, :], (scores.shape[0], number))
     present = rank <= ranks[:, -1:]
-    places = place_of(ranks, rank, lambda reached, k: reached < k)
+    places = number_before(ranks, rank, lambda reached, k: reached < k)
     places = space.where(present, places, space.zeros_like(places))
     return Visited(entries_at(scores, places), present, places)
 
 
-def place_of(table: Array, thresholds: Array, is_before: Callable[[Array, Array], Array]) -> Array:
+def number_before(table: Array, thresholds: Array, is_before: Callable[[Array, Array], Array]) -> Array:
     """For each threshold (n, P), the number of entries of its row in a table (n, K) that are before it; constants.
 
     A search by halves: ``is_before(entries, thresholds)`` must hold for the first entries of a row, and for no others.
@@ -216,7 +216,7 @@ def _sorted(
     of_negatives = ranked(scores, negatives)
     fixed_margin = stop_gradient(margin)[:, None]
     fixed = stop_gradient(of_negatives.scores), stop_gradient(positives.scores)
-    before = place_of(*fixed, lambda s, p: (s - p) + fixed_margin > 0)
+    before = number_before(*fixed, lambda s, p: (s - p) + fixed_margin > 0)
     before = xp.where(positives.present, before, xp.zeros_like(before))
     numbers = xp.astype(before, margin.dtype)
     filled = before > 0
