@@ -24,6 +24,10 @@ def of_floating(fn: Function, arrays: Sequence[Array], is_floating: Function) ->
     return floating, of_these
 
 
+_ONE_HOT = 2**22
+"""Entries of a one-hot array."""
+
+
 class Defaults:
     """Methods that an adapter may leave out."""
 
@@ -113,6 +117,21 @@ class Defaults:
         count = xp.arange(x.shape[0], dtype=numbers.dtype, device=getattr(x, "device", None))
         chosen = xp.expand_dims(count, axis=1) == xp.expand_dims(numbers, axis=0)
         return x + xp.matmul(xp.astype(chosen, x.dtype), rows)
+
+    def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
+        xp = self._space(x, values)
+        n_rows, n_columns = x.shape
+        numbers = xp.arange(n_columns, dtype=columns.dtype, device=getattr(x, "device", None))[None, :, None]
+        columns, values = xp.expand_dims(columns, axis=1), xp.expand_dims(values, axis=2)
+        rows, parts = max(1, _ONE_HOT // max(1, n_columns * values.shape[1])), []
+        for start in range(0, n_rows, rows):
+            strip = slice(start, min(start + rows, n_rows))
+            chosen = xp.astype(numbers == columns[strip, ...], values.dtype)
+            parts.append(xp.squeeze(xp.matmul(chosen, values[strip, ...]), axis=2))
+        return x + (parts[0] if len(parts) == 1 else xp.concat(parts)) if parts else x
+
+    def order_of_rows(self, x: Array) -> Array:
+        return self._space(x).argsort(x, axis=1, stable=True)
 
     def has_half_products(self, x: Array) -> bool:
         return False

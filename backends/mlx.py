@@ -119,6 +119,9 @@ class MlxAdapter(Defaults):
     def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
         return x if 0 in rows.shape else x.at[numbers].add(rows)  # "[scatter] Updates with shape (0,1) are too large"
 
+    def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
+        return x if 0 in values.shape else x.at[mx.arange(x.shape[0])[:, None], columns].add(values)
+
     def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Array) -> Arrays:
             def forth(arrays: Arrays) -> Arrays:

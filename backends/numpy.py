@@ -64,8 +64,21 @@ class NumpyAdapter(TapeAdapter):
     def clipped(self, x: Any, low: float, high: float) -> Any:
         if hasattr(x, "__recorded__"):
             return super().clipped(x, low, high)
-        x = x if low == -math.inf else np.maximum(x, low)
-        return x if high == math.inf else np.minimum(x, high)
+        x = x if low == -math.inf else np.maximum(x, x.dtype.type(low))
+        return x if high == math.inf else np.minimum(x, x.dtype.type(high))
+
+    def order_of_rows(self, x: Any) -> Any:
+        if x.dtype != np.float32 or hasattr(x, "__recorded__"):
+            return super().order_of_rows(x)
+        # Numbers as integers in the same order, and the columns behind them: a third of the time of a stable sort.
+        bits = (x + np.float32(0.0)).view(np.int32)  # -0.0 + 0.0 is 0.0
+        bits ^= (bits >> 31) & 0x7FFFFFFF
+        keys = bits.astype(np.int64)
+        keys <<= 32
+        keys |= np.arange(x.shape[1])
+        keys.sort(axis=1)
+        keys &= 0xFFFFFFFF
+        return keys
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
         if hasattr(x, "__recorded__"):

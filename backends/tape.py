@@ -1121,6 +1121,17 @@ class TapeAdapter(Defaults):
         xp = self.namespace(rows if hasattr(rows, "__recorded__") else x)
         return x + xp.add_at(rows, strip(numbers) + 1, x.shape[0])
 
+    def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
+        if type(self).add_at is TapeAdapter.add_at:  # a product with a one-hot matrix, here in strips of rows
+            return super().add_columns(x, columns, values)
+        xp = self.namespace(values if hasattr(values, "__recorded__") else x)
+        (n_rows, n_columns), columns = x.shape, strip(columns)
+        base = xp.base_namespace
+        first = base.arange(1, n_rows * n_columns + 1, n_columns, dtype=columns.dtype, device=_device_of(columns))
+        places = base.reshape(columns + first[:, None], (-1,))
+        added = xp.add_at(xp.reshape(values, (-1,)), places, n_rows * n_columns)
+        return x + xp.reshape(added, (n_rows, n_columns))
+
     def namespace(self, array: Array) -> TapeNamespace:
         """Recording namespace over the library of `array`."""
         if isinstance(array, TapeArray):

@@ -648,6 +648,21 @@ class TorchAdapter(Defaults):
             return x.index_add(0, numbers, rows)
         return x.index_add_(0, numbers, rows)
 
+    def add_columns(self, x: Any, columns: Any, values: Any) -> Any:
+        if _is_observed((x, columns, values)):
+            return x.scatter_add(1, columns, values)
+        return x.scatter_add_(1, columns, values)
+
+    def order_of_rows(self, x: Any) -> Any:
+        if x.device.type != "cpu" or x.dtype != torch.float32 or _is_observed((x,)):
+            return torch.argsort(x, dim=1, stable=True)
+        # Numbers as integers in the same order, and the columns behind them: half the time of a stable sort of floats.
+        bits = (x + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0
+        bits = bits.bitwise_xor_((bits >> 31).bitwise_and_(0x7FFFFFFF))
+        keys = bits.to(torch.int64).bitwise_left_shift_(32)
+        keys |= torch.arange(x.shape[1])
+        return torch.sort(keys, dim=1)[0].bitwise_and_(0xFFFFFFFF)
+
     def obstacle_to_fusing(self, x: Any) -> str | None:
         if x.device.type not in self.fused_devices:
             return "PyTorch compiles them on CUDA devices"

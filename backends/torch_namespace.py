@@ -206,6 +206,13 @@ less, less_equal, greater, greater_equal, equal, not_equal = map(
 )
 
 
+def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
+    """`cumulative_sum`; torch.compile cannot trace array-api-compat's."""
+    if axis is None or include_initial:
+        return compat.cumulative_sum(x, axis=axis, dtype=dtype, include_initial=include_initial)
+    return torch.cumsum(x, dim=axis, dtype=dtype)
+
+
 def exp(x: Any, /) -> Any:
     """Exponential; below -87, where torch's takes 200 times as long (subnormal results), by two factors."""
     if x.dtype == torch.float32 and _is_open(x) and torch.amin(x).item() < _LEAST:
@@ -224,7 +231,8 @@ _LEAST = -87.0
 
 def _completed() -> Any:
     made = ModuleType(compat.__name__)
-    vars(made).update(vars(compat), any=any_along, astype=astype, exp=exp, full=full, full_like=full_like, where=where)
+    own = {"any": any_along, "astype": astype, "cumulative_sum": cumulative_sum, "exp": exp, "full": full}
+    vars(made).update({**vars(compat), **own, "full_like": full_like, "where": where})
     vars(made).update(logical_and=logical_and, logical_or=logical_or)
     compared = less, less_equal, greater, greater_equal, equal, not_equal
     names = "less", "less_equal", "greater", "greater_equal", "equal", "not_equal"

@@ -201,6 +201,22 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    @kernel
+    def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
+        """Return a matrix (n, K) with `values` (n, M) added in the `columns` (n, M) of their rows.
+
+        The columns are from 0 to K - 1, and may repeat; `x` may be overwritten.
+        """
+        ...
+
+    @kernel
+    def order_of_rows(self, x: Array) -> Array:
+        """Return the columns of the entries of each row in ascending order, equal entries in the order of columns.
+
+        `x` is constant; the place of NaN is arbitrary.
+        """
+        ...
+
     def has_half_products(self, x: Array) -> bool:
         """Return whether 16-bit products may be faster than float32 products for arrays like `x`."""
         ...

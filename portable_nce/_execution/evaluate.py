@@ -26,12 +26,13 @@ from .families import FamilySpec, PairsSpec, SoftmaxSpec
 from .forms import form_of
 from .inputs import Arrays, Inputs
 from .matrix import Prepared, ScoreMatrix, as_arrays, in_one_pass, is_symmetric
-from .mining import mined_differences
+from .mining import Mined, is_of_one
 from .reweighted import ReweightedSpec
-from .search import argextreme
+from .search import measured
 from .sets import diagonals_of, partners
 from .statistics import Statistics
-from .triples import excess, triple_sums
+from .triples import excess
+from .triplets import TripletSpec
 
 
 def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
@@ -95,8 +96,7 @@ def _evaluate_other(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -
     if isinstance(objective, HardNegatives):
         return _hard(objective, matrix, reduction)
     if isinstance(objective, Triplet):
-        values, counted, number = _triplets(objective, matrix)
-        return reduction.of_values(values, counted, number)
+        return _triplets(objective, matrix, reduction)
     return reduction.of_values(*_relic(objective, matrix))
 
 
@@ -331,42 +331,24 @@ def _per_row(matrix: ScoreMatrix, **parameter: Any) -> Array:
 # ------------------------------------------------------------------------------------------------------------ triplets
 
 
-def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Array | None]:
-    """Row losses, the rows that count, and the count of each row in a mean (None: 1)."""
+def _triplets(objective: Triplet, matrix: ScoreMatrix, reduction: Reduction) -> Array:
+    """Loss of all or mined triples: a sweep over whole rows, or a search for one triple of each."""
+    if not is_of_one(objective.mining):
+        spec = TripletSpec(objective.mining, objective.soft, objective.average)
+        return _evaluated(spec, matrix, _numbers(matrix, margin=objective.margin), reduction)
     margin = _per_row(matrix, margin=objective.margin)
-    positive_rule, negative_rule = objective.mining
     matrix = matrix.with_operands()
-    if not {positive_rule, negative_rule} <= {"hard", "easy"}:
-        dense = matrix.dense()
-        (scores,), sets = dense.rows, dense.sets()
-        (scores, margin, *members), *_ = lift_to_tape((scores, margin, *sets))
-        xp = namespace_of(scores)
-        live = scores != -math.inf
-        positives, negatives = (xp.logical_and(x, live) for x in members)
-        # Scores outside all triples may be infinite, and inf - inf is NaN.
-        scores = xp.where(xp.logical_or(positives, negatives), scores, xp.zeros_like(scores))
-        if positive_rule != "all" or negative_rule != "all":
-            difference, triples = mined_differences(scores, positives, negatives, objective.mining)
-            difference = xp.where(triples, difference + margin[:, None], xp.zeros_like(difference))
-            losses = xp.where(triples, excess(xp, difference, soft=objective.soft), xp.zeros_like(difference))
-            number = xp.sum(xp.astype(triples, losses.dtype), axis=1)
-            active = xp.sum(xp.astype(stop_gradient(losses) != 0, losses.dtype), axis=1)
-            return xp.sum(losses, axis=1), number > 0, number if objective.average == "all" else active
-        sums = triple_sums(scores, positives, negatives, margin[0:1], soft=objective.soft)
-        return sums.total, sums.number > 0, sums.number if objective.average == "all" else sums.active
-    farthest, has_positive = argextreme(matrix, of_positives=True, largest=positive_rule == "easy")
-    nearest, has_negative = argextreme(matrix, of_positives=False, largest=negative_rule == "hard")
-    near, far, margin, has_positive, has_negative = lift_to_tape(
-        (matrix.gather(nearest), matrix.gather(farthest), margin, has_positive, has_negative)
-    )[0]
-    xp = namespace_of(near)
-    counted = xp.logical_and(has_positive, has_negative)
+    columns = measured(matrix, Mined(objective.mining))
+    positive, negative = (matrix.gather(namespace_of(x).where(x < 0, 0, x)) for x in columns)
+    ((positive, negative, margin, chosen),) = lift_to_tape((positive, negative, margin, columns[0]))
+    xp = namespace_of(positive)
+    counted = chosen >= 0
     # Rows that do not count may have infinite scores, and inf - inf is NaN.
-    near, far = (xp.where(counted, score, xp.zeros_like(score)) for score in (near, far))
-    difference = xp.where(counted, near - far + margin, xp.zeros_like(near))
+    negative, positive = (xp.where(counted, score, xp.zeros_like(score)) for score in (negative, positive))
+    difference = xp.where(counted, negative - positive + margin, xp.zeros_like(negative))
     values = excess(xp, difference, soft=objective.soft)
     number = None if objective.average == "all" else xp.astype(stop_gradient(values) != 0, values.dtype)
-    return values, counted, number
+    return reduction.of_values(values, counted, number)
 
 
 # --------------------------------------------------------------------------------------------------------------- RELIC

@@ -35,6 +35,7 @@ from .statistics import (
     score_cotangents,
 )
 from .tiling import MAX_UNSHIFTED_LOGIT
+from .triplets import Triplets, TripletSpec
 
 
 def family_of(xp: Namespace, spec: FamilySpec, facts: ScoreFacts, *, need_grad: bool) -> Family:
@@ -42,6 +43,8 @@ def family_of(xp: Namespace, spec: FamilySpec, facts: ScoreFacts, *, need_grad: 
         return Reweighted(xp, spec, facts)
     if isinstance(spec, PairsSpec):
         return PairTerms(xp, spec, facts, need_grad=need_grad)
+    if isinstance(spec, TripletSpec):
+        return Triplets(xp, spec, facts, need_grad=need_grad)
     return Softmax(xp, spec, facts)
 
 
@@ -512,5 +515,5 @@ def _once_each(function: Callable[[Array], Any], arrays: Arrays) -> list[Any]:
     return results
 
 
-FamilySpec = SoftmaxSpec | PairsSpec | ReweightedSpec
+FamilySpec = SoftmaxSpec | PairsSpec | ReweightedSpec | TripletSpec
 """The objective of a sweep, as data."""

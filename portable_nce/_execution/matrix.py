@@ -53,6 +53,7 @@ from .tiling import (
     pays_to_fuse,
     two_sided,
 )
+from .triplets import TripletSpec
 from .two_sided import square_sweep
 
 
@@ -384,6 +385,7 @@ class ScoreMatrix(NamedTuple):
             "the similarity is no function of inner products": not self.similarity.by_products,
             "there are fewer columns than rows": self.lacks_columns,
             "squared distances may overflow": self.bound == math.inf and self._may_overflow(),
+            "triples compare all scores of a row": isinstance(family, TripletSpec),
         }
         if isinstance(family, PairsSpec):
             obstacles |= {

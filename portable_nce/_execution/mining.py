@@ -1,6 +1,8 @@
 """Mined triples: the pairs of a positive and a negative of each row that are compared.
 
-The choice is constant to differentiation: gradients reach the chosen scores alone.
+The choice is constant to differentiation: gradients reach the chosen scores alone. Rules that choose one triple of a
+row are a measure of a search. Under the others, each positive of a row is compared with one negative, or each negative
+with one positive: a row has up to K triples.
 """
 
 from __future__ import annotations
@@ -8,60 +10,129 @@ from __future__ import annotations
 import math
 
 from .._core.autodiff import stop_gradient
+from .._core.equality import Record
 from .._core.namespace import namespace_of
-from .._core.numerics import entries_at
+from .._core.numerics import entries_at, zeros
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from ..pairings import Members
 from .inputs import Arrays
-from .tiling import triples
+from .tiling import pays_to_rank, triples
+from .triples import TripleSums, Visited, excess, number_before, ranked, sigmoid_or_step, visited_of
 
 
-def mined_differences(
-    scores: Array, positives: Array, negatives: Array, mining: tuple[str, str]
+def is_of_one(mining: tuple[str, str]) -> bool:
+    """Whether rules for positives and negatives choose one triple of a row."""
+    return "all" not in mining
+
+
+class Mined(Record):
+    """The measure of a search for one triple of each row: the columns of its positive and negative, or -1 twice."""
+
+    mining: tuple[str, str]
+
+    def __call__(self, scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+        del k
+        xp, live = namespace_of(scores), scores != -math.inf
+        positives, negatives = (xp.logical_and(x, live) for x in members[:2])
+        columns = _one_of_each(xp, scores, positives, negatives, self.mining)
+        counted = xp.logical_and(xp.any(positives, axis=1), xp.any(negatives, axis=1))
+        first, second = (xp.where(counted, x[:, 0], -1) for x in columns)
+        return first, second
+
+
+def _one_of_each(
+    xp: Namespace, scores: Array, positives: Array, negatives: Array, mining: tuple[str, str]
 ) -> tuple[Array, Array]:
-    """Differences ``s_n - s_p`` of mined triples, (N, K) or (N, 1), and the Boolean array that marks triples.
-
-    `mining`: rules for positives and for negatives; at most one is "semi_hard".
-    """
+    """Columns (n, 1) of a positive and a negative of each row."""
     of_positives, of_negatives = mining
     if of_positives == "semi_hard":
         # Negating scores swaps positives with negatives, and max with min.
-        return mined_differences(-scores, negatives, positives, (of_negatives, of_positives))
-    xp = namespace_of(scores)
-    fixed = stop_gradient(scores)
-    positive_scores, members = scores, positives
-    if of_positives != "all":
-        positive_scores = entries_at(scores, _extreme(xp, fixed, positives, largest=of_positives == "easy"))
-        members = xp.any(positives, axis=1, keepdims=True)
-    if of_negatives == "all":
-        return scores - positive_scores, xp.logical_and(members, negatives)
+        return _one_of_each(xp, -scores, negatives, positives, (of_negatives, of_positives))[::-1]
+    positive = _extreme(xp, scores, positives, largest=of_positives == "easy")
     if of_negatives == "semi_hard":
-        chosen = _farther(fixed, negatives, stop_gradient(positive_scores))
-    else:
-        chosen = _extreme(xp, fixed, negatives, largest=of_negatives == "hard")
-    members = xp.logical_and(members, xp.any(negatives, axis=1, keepdims=True))
-    return entries_at(scores, chosen) - positive_scores, members
+        farther = xp.logical_and(negatives, scores < entries_at(scores, positive))
+        nearest = _extreme(xp, scores, farther, largest=True)
+        farthest = _extreme(xp, scores, negatives, largest=False)
+        return positive, xp.where(xp.any(farther, axis=1, keepdims=True), nearest, farthest)
+    return positive, _extreme(xp, scores, negatives, largest=of_negatives == "hard")
 
 
 def _extreme(xp: Namespace, scores: Array, members: Array, *, largest: bool) -> Array:
-    """Column of the largest or smallest score among the members of each row, of shape (N, 1)."""
+    """Column of the largest or smallest score among the members of each row, of shape (n, 1)."""
     candidates = xp.where(members, scores if largest else -scores, -math.inf)
     return xp.argmax(candidates, axis=1)[:, None]
 
 
-def _farther(scores: Array, members: Array, positive_scores: Array) -> Array:
-    """For each score of `positive_scores` (N, M), the column of the largest member below it, else the smallest."""
-    xp, adapter = namespace_of(scores), adapter_of(scores)
-    (n_rows, n_columns), otherwise = scores.shape, _extreme(xp, scores, members, largest=False)
+def mined_sums(
+    scores: Array,
+    positives: Array,
+    negatives: Array,
+    margin: Array,
+    mining: tuple[str, str],
+    *,
+    soft: bool,
+    single: bool,
+) -> TripleSums:
+    """Sums over the mined triples of each row, of rules with "all" on one side; `margin` (n,).
 
-    def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
-        farther = xp.logical_and(members[None, :, :], scores[None, :, :] < block[0][:, :, None])
-        candidates = xp.where(farther, scores[None, :, :], -math.inf)
-        return carry, (xp.where(xp.any(farther, axis=2), xp.argmax(candidates, axis=2), otherwise[None, :, 0]),)
-
-    transposed = xp.matrix_transpose(positive_scores)
-    if positive_scores.shape[1] == 1:
-        _, (chosen,) = step((), (transposed,), 0)
+    `single`: at most one positive in a row.
+    """
+    xp, sign = namespace_of(scores, margin), 1.0
+    of_positives, of_negatives = mining
+    each, opposite, rule = positives, negatives, of_negatives
+    if of_positives != "all":  # with scores negated, as if the negatives were positives
+        each, opposite, rule, sign, single = negatives, positives, of_positives, -1.0, False
+        scores = -scores
+    fixed = stop_gradient(scores)
+    some = xp.any(opposite, axis=1, keepdims=True)
+    if rule == "semi_hard":
+        visited = visited_of(scores, each, single=single)
+        chosen = _farther(fixed, opposite, stop_gradient(visited.scores))
     else:
-        _, (chosen,) = adapter.scan(step, (), (transposed,), triples(n_rows, n_columns, mode=adapter.mode))
-    return xp.matrix_transpose(chosen)
+        visited = Visited(scores, each, None)
+        chosen = _extreme(xp, fixed, opposite, largest=rule == "hard")
+    triples_of_row = xp.logical_and(visited.present, some)
+    visited = visited._replace(present=triples_of_row)
+    difference = entries_at(scores, chosen) - visited.scores
+    difference = xp.where(triples_of_row, difference + margin[:, None], 0.0)
+    losses = xp.where(triples_of_row, excess(xp, difference, soft=soft), 0.0)
+    slopes = sigmoid_or_step(xp, difference, soft=soft)
+    slopes = xp.where(triples_of_row, slopes, 0.0)
+    # The positive part is nonzero where its slope is.
+    number, active = (xp.sum(xp.astype(x, losses.dtype), axis=1) for x in (triples_of_row, stop_gradient(losses) != 0))
+    to_margin, to_chosen = xp.sum(slopes, axis=1), slopes
+    if chosen.shape[1] == 1 and slopes.shape[1] != 1:
+        to_chosen = to_margin[:, None]
+    nothing = zeros(xp, tuple(scores.shape), slopes)
+    to_scores = adapter_of(slopes).add_columns(nothing, chosen, sign * to_chosen)
+    to_scores = visited.put(to_scores, -sign * slopes)
+    return TripleSums(xp.sum(losses, axis=1), number, active, to_scores, to_margin)
+
+
+def _farther(scores: Array, members: Array, thresholds: Array) -> Array:
+    """For each threshold (n, P), the column of the largest member below it, else of the smallest; constants."""
+    xp = namespace_of(scores)
+    smallest = _extreme(xp, scores, members, largest=False)
+    if pays_to_rank(thresholds.shape[1]):
+        return _next_ranked(xp, scores, members, thresholds, smallest)
+    n_rows, n_columns = scores.shape
+    rows, _ = triples(n_rows, n_columns, thresholds.shape[1], mode=adapter_of(scores).mode)
+
+    def of_rows(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
+        scores, members, thresholds, smallest = block
+        farther = xp.logical_and(members[:, None, :], scores[:, None, :] < thresholds[:, :, None])
+        candidates = xp.where(farther, scores[:, None, :], -math.inf)
+        return carry, (xp.where(xp.any(farther, axis=2), xp.argmax(candidates, axis=2), smallest),)
+
+    _, (chosen,) = adapter_of(scores).scan(of_rows, (), (scores, members, thresholds, smallest), rows)
+    return chosen
+
+
+def _next_ranked(xp: Namespace, scores: Array, members: Array, thresholds: Array, smallest: Array) -> Array:
+    """The next member behind each threshold, in the descending order of the scores of its row."""
+    order = ranked(scores, members)
+    place = number_before(order.scores, thresholds, lambda score, threshold: score >= threshold)
+    count = xp.sum(xp.astype(members, place.dtype), axis=1, keepdims=True)
+    found = place < count
+    return xp.where(found, entries_at(order.columns, xp.where(found, place, xp.zeros_like(place))), smallest)

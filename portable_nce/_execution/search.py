@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from .._core.autodiff import no_gradient, stop_gradient
-from .._core.equality import Record
 from .._core.namespace import device_of, namespace_of
 from .._core.notes import note
 from .._core.numerics import entries_at, upcast
@@ -72,13 +71,9 @@ def search(
         return _run_search(matrix, count, measure, valid)
 
 
-def argextreme(matrix: ScoreMatrix, *, of_positives: bool, largest: bool) -> tuple[Array, Array]:
-    """Column of each row's largest or smallest score among positives or negatives, and whether there is one; constants.
-
-    Scores of -inf are ignored.
-    """
-    best, columns = _run_search(matrix.constant(), 1, _Extreme(of_positives, largest))
-    return columns, best != -math.inf
+def measured(matrix: ScoreMatrix, measure: Measure) -> tuple[Array, Array]:
+    """Results of a measure of each row of a matrix, which are constants."""
+    return _run_search(matrix.constant(), 1, measure)
 
 
 def _run_search(
@@ -94,22 +89,6 @@ def _run_search(
         return _search(spec, *inputs.flat)
     best, columns = adapter_of(inputs.rows[0]).custom_vjp(_search, no_gradient)(spec, *inputs.flat)
     return stop_gradient(best), columns
-
-
-class _Extreme(Record):
-    """The measure of `argextreme`: the best score and its column."""
-
-    of_positives: bool
-    largest: bool
-
-    def __call__(self, scores: Array, members: Members, k: int) -> tuple[Array, Array]:
-        del k
-        xp = namespace_of(scores)
-        among = members.positives if self.of_positives else members.negatives
-        if not self.largest:
-            among = xp.logical_and(among, scores != -math.inf)
-        candidates = xp.where(among, scores if self.largest else -scores, -math.inf)
-        return xp.max(candidates, axis=1), xp.argmax(candidates, axis=1)
 
 
 def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:

@@ -138,7 +138,12 @@ def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:
     if not spec.mean or divisor is not None:
         return SweepResult(total, counts, gradients)
     count = sum_to_scalar(xp, counts)
-    count = xp.where(count == 0, xp.ones_like(count), count)  # without rows, the sums are 0
+    empty = count == 0
+    count = xp.where(empty, xp.ones_like(count), count)  # without rows, the sums are 0
+    if gradients == Gradients():
+        # `where`: in forward mode within forward mode, PyTorch returns no entries for second derivatives of a quotient
+        # that are all 0, as those of triplets are.
+        return SweepResult(xp.where(empty, total, total / count), counts, gradients)
 
     def averaged(x: Array | None) -> Array | None:
         return x if x is None else x / xp.reshape(count, (1,) * len(x.shape))

@@ -20,6 +20,8 @@ _TOKEN_ENTRIES = 2**22  # of a block of token products, with masks of its size
 _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without masks
 _HELD_ENTRIES = 2**25  # of a block of products, if 256 rows would hold more
 _KEPT_ENTRIES = 2**26  # exponentials or scores kept by a two-sided sweep
+_TRIPLE_ENTRIES = 2**18  # triples compared at once: several arrays of them should stay in the cache
+_COMPARED, _SEARCHED = 32, 8  # positives of a row up to which negatives are compared with each, and not sorted
 _FAR_ROWS = 8192  # rows of a block on an accelerator; with fewer than 2048, launches dominate the time
 _FAR_ENTRIES = 2**27  # of a block there, of whole rows: 512 MiB in float32
 _FAR_HELD_ENTRIES = 2**26  # of a block there of which several arrays are held: two-sided, masked, kept, compiled
@@ -196,10 +198,26 @@ def searched(
     return min(asked or (_far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES) if far else rows), n_rows)
 
 
-def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
-    """Number of positives that are compared with all negatives at once."""
-    whole = _whole(n_columns, n_rows * n_columns, "auto", mode)
-    return whole if whole is not None else max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_columns))
+def triples(n_rows: int, n_columns: int, n_visited: int, *, mode: str) -> tuple[int | Bounds, int | Bounds | None]:
+    """Rows of a block, and how many of the visited positives are compared with all negatives at once (None: all)."""
+    whole = _whole(n_visited, n_rows * n_columns, "auto", mode)
+    if whole is not None:
+        return n_rows, whole
+    entries = n_columns * n_visited
+    if entries <= _BLOCK_ENTRIES:
+        at_once = _BLOCK_ENTRIES if mode == "traced" or n_visited == 1 else _TRIPLE_ENTRIES
+        return max(1, min(at_once // max(1, entries), n_rows)), None
+    return n_rows, max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_visited))
+
+
+def pays_to_sort(n_visited: Any) -> bool:
+    """Whether the triples of so many positives of a row take longer than to sort its negatives."""
+    return not isinstance(n_visited, int) or n_visited > _COMPARED
+
+
+def pays_to_rank(n_visited: Any) -> bool:
+    """Whether a search for the next negative of so many positives takes longer than to sort the negatives."""
+    return not isinstance(n_visited, int) or n_visited > _SEARCHED
 
 
 def may_be_held(n_rows: int, n_columns: int) -> bool:

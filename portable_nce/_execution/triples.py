@@ -1,33 +1,66 @@
-"""Triple sums: sums of a function of ``s_n - s_p`` over all pairs of a negative and a positive of a row.
+"""Triple sums: sums of an excess of ``s_n - s_p + m`` over all pairs of a positive p and a negative n of each row.
 
-There are O(N³) triples; they are visited a few positives at a time, in the memory of a few score matrices.
+A row with P positives and Q negatives has P·Q triples, a batch O(N³). They are visited in one of two ways:
+
+1. **By comparing** a few positives with all negatives at once. Any excess, also the softplus; O(K·P) for a row.
+2. **By sorting**, for the positive part, if there are many positives: O(K log K) for a row. With the negatives in
+   descending order ``s_0 ≥ s_1 ≥ …``, those before a place c have triples with positive p, and no others. With
+   ``b_k`` the number of positives whose place is behind negative k, the sum of a row is
+
+       Σ_p c_p (s_{c_p - 1} - s_p + m) + Σ_k (k + 1) b_{k + 1} (s_k - s_{k + 1})
+
+   for each positive, the excess over the last negative before its place, c_p times; and the gaps between the negatives
+   before. All terms are positive, so that nothing cancels, however many triples there are and however small their
+   excess: float32 is enough, where running sums of scores would need float64. The place is found with the same
+   ``(s_n - s_p) + m > 0`` by which a triple is compared.
+
+Derivatives of the sum of a row are b_k by s_k, -c_p by s_p, and Σ c_p by m: numbers of triples with an excess.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import is_empty
-from .._core.namespace import lift_to_tape, namespace_of
-from .._core.numerics import relu, relu_slope, sigmoid, softplus, zeros
+from .._core.checks import largest, readable_entry
+from .._core.namespace import device_of, namespace_of
+from .._core.numerics import entries_at, relu, sigmoid, softplus, softplus_and_sigmoid, zeros
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .inputs import Arrays
-from .tiling import Bounds, triples
+from .tiling import pays_to_sort, triples
 
 
 class TripleSums(NamedTuple):
-    """Sums over the triples of each row, of shape (N,); the numbers of triples, and of nonzero ones, are constants."""
+    """Sums over the triples of each row, (n,), and their slopes by the scores, (n, K), and by the margin, (n,).
+
+    The numbers of triples, and of those whose loss is not 0, are constants. The slopes are None if not needed.
+    """
 
     total: Array
     number: Array
     active: Array
+    to_scores: Array | None = None
+    to_margin: Array | None = None
 
 
-class _TriplesSpec(NamedTuple):
-    soft: bool
-    block: int | Bounds
+class Visited(NamedTuple):
+    """Positives or negatives of each row that are visited one by one: scores (n, P), and which of them there are.
+
+    `places`: their columns, (n, P); None if all columns are visited.
+    """
+
+    scores: Array
+    present: Array
+    places: Array | None
+
+    def put(self, x: Array, values: Array) -> Array:
+        """A matrix (n, K), which may be overwritten, with values (n, P) added in the visited columns."""
+        xp = namespace_of(x, values)
+        values = xp.where(self.present, values, 0.0)
+        return x + values if self.places is None else adapter_of(x).add_columns(x, self.places, values)
 
 
 def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
@@ -35,62 +68,180 @@ def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
     return softplus(xp, difference) if soft else relu(xp, difference)
 
 
-def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array, *, soft: bool) -> TripleSums:
-    """Row sums, over positives p and negatives n, of the excess of ``s_n - s_p + m``.
+def visited_of(scores: Array, members: Array, *, single: bool) -> Visited:
+    """The members of each row, together if their number is known to be small; `single`: there is at most one."""
+    space, (_, n_columns) = namespace_of(members), scores.shape
+    if single:
+        places = space.argmax(space.astype(members, space.int8), axis=1)[:, None]
+        present = space.any(members, axis=1, keepdims=True)
+        return Visited(entries_at(scores, places), present, places)
+    if not pays_to_sort(n_columns):
+        return Visited(scores, members, None)
+    ranks = space.cumulative_sum(space.astype(members, stop_gradient(scores).dtype), axis=1)
+    most = readable_entry(ranks[:, -1], largest)
+    number = None
+    if most is not None:
+        number = next((2**k for k in range(20) if 4 * 2**k <= n_columns and most <= 2**k), None)
+    if number is None:
+        return Visited(scores, members, None)
+    # The k-th member of a row is behind all columns where the number of members is less than k.
+    rank = space.arange(1, number + 1, dtype=space.int32, device=device_of(members))
+    rank = space.broadcast_to(space.astype(rank, ranks.dtype)[None, :], (scores.shape[0], number))
+    present = rank <= ranks[:, -1:]
+    places = number_before(ranks, rank, lambda reached, k: reached < k)
+    places = space.where(present, places, space.zeros_like(places))
+    return Visited(entries_at(scores, places), present, places)
 
-    With e' the slope of the excess, the derivatives of a row's sum are ``Σ_p e'`` by s_n, ``-Σ_n e'`` by s_p, and
-    ``Σ e'`` by m, which all rows share.
+
+def number_before(table: Array, thresholds: Array, is_before: Callable[[Array, Array], Array]) -> Array:
+    """For each threshold (n, P), the number of entries of its row in a table (n, K) that are before it; constants.
+
+    A search by halves: ``is_before(entries, thresholds)`` must hold for the first entries of a row, and for no others.
     """
-    if is_empty(scores):  # of a rank without rows
-        nothing = namespace_of(scores).sum(scores, axis=1)
-        return TripleSums(nothing, stop_gradient(nothing), stop_gradient(nothing))
-    adapter = adapter_of(scores)
-    spec = _TriplesSpec(soft, triples(*scores.shape, mode=adapter.mode))
-    total, number, active = adapter.custom_vjp(_forward, _backward)(spec, scores, margin, positives, negatives)
-    return TripleSums(total, stop_gradient(number), stop_gradient(active))
+    xp, n_columns = namespace_of(table, thresholds), table.shape[1]
+    index = xp.arange(1).dtype
+    place = xp.zeros(tuple(thresholds.shape), dtype=index, device=device_of(thresholds))
+    step = 1 << (n_columns.bit_length() - 1 if isinstance(n_columns, int) else _MOST_BITS)
+    while step:
+        probe = place + (step - 1)
+        inside = probe < n_columns
+        entries = entries_at(table, xp.where(inside, probe, xp.zeros_like(probe)))
+        before = xp.logical_and(inside, is_before(entries, thresholds))
+        place = xp.where(before, place + step, place)
+        step //= 2
+    return place
 
 
-def _of_block(xp: Namespace, scores: Array, margin: Array, negatives: Array, block: Arrays) -> tuple[Array, Array]:
-    """Differences of a block of positives, shape (block, N, K), and the Boolean array that marks triples.
-
-    The blocks are rows of the transposed scores and positives.
-    """
-    positive_scores, chosen = (xp.expand_dims(x, axis=2) for x in block)
-    members = xp.logical_and(chosen, xp.expand_dims(negatives, axis=0))
-    differences = xp.expand_dims(scores, axis=0) - positive_scores + xp.reshape(margin, (1, 1, 1))
-    return xp.where(members, differences, xp.zeros_like(differences)), members
+_MOST_BITS = 30
+"""Steps of a search among an unknown number of columns, which a compiler knows as a symbol."""
 
 
-def _forward(spec: _TriplesSpec, scores: Array, margin: Array, positives: Array, negatives: Array) -> Arrays:
-    xp = namespace_of(scores)
+def triple_sums(
+    scores: Array, positives: Visited, negatives: Array, margin: Array, *, soft: bool, need_grad: bool, finite: bool
+) -> TripleSums:
+    """Sums over all triples of each row; `margin` (n,). `finite`: no score is infinite or NaN."""
+    xp = namespace_of(scores, positives.scores, margin)
+    if soft or not pays_to_sort(positives.scores.shape[1]):
+        compared = _compared(scores, positives, negatives, margin, soft=soft, need_grad=need_grad, finite=finite)
+        total, active, to_negatives, to_positives = compared
+    else:
+        total, active, to_negatives, to_positives = _sorted(
+            xp, scores, positives, negatives, margin, need_grad=need_grad, finite=finite
+        )
+    counts = [xp.sum(xp.astype(x, active.dtype), axis=1) for x in (positives.present, negatives)]
+    number = counts[0] * counts[1]
+    if not need_grad:
+        return TripleSums(total, number, active)
+    to_margin = xp.sum(to_positives, axis=1) if soft else active
+    return TripleSums(total, number, active, positives.put(to_negatives, -to_positives), to_margin)
 
-    def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
-        differences, members = _of_block(xp, scores, margin, negatives, block)
-        losses = xp.where(members, excess(xp, differences, soft=spec.soft), xp.zeros_like(differences))
-        counts = (xp.astype(x, scores.dtype) for x in (members, losses != 0))
-        return tuple(a + xp.sum(x, axis=(0, 2)) for a, x in zip(carry, (losses, *counts), strict=True)), ()
 
-    zero = zeros(xp, scores.shape[:1], scores)
-    columns = (xp.matrix_transpose(scores), xp.matrix_transpose(positives))
-    carry, _ = adapter_of(scores).scan(step, (zero,) * 3, columns, spec.block)
-    return carry
+# -------------------------------------------------------------------------------------------------------- by comparing
 
 
-def _backward(spec: _TriplesSpec, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
-    del outputs
-    arrays, cotangents = lift_to_tape(arrays, cotangents)
-    scores, margin, positives, negatives = arrays
-    xp = namespace_of(scores)
-    factor = xp.reshape(cotangents[0], (1, -1, 1))
+def _compared(
+    scores: Array, positives: Visited, negatives: Array, margin: Array, *, soft: bool, need_grad: bool, finite: bool
+) -> tuple[Array, Array, Array, Array]:
+    """Totals and numbers of nonzero losses of the rows; slopes by negatives (n, K) and by positives (n, P)."""
+    xp, adapter = namespace_of(scores, positives.scores, margin), adapter_of(scores)
+    candidates = xp.where(negatives, scores, -math.inf)
+    given = xp.where(positives.present, positives.scores, math.inf)
 
-    def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
-        differences, members = _of_block(xp, scores, margin, negatives, block)
-        slopes = sigmoid(xp, differences) if spec.soft else relu_slope(xp, differences)
-        pull = xp.where(members, slopes * factor, xp.zeros_like(differences))
-        to_margin = xp.sum(xp.reshape(pull, (-1,)), axis=0, keepdims=True)
-        return (carry[0] + xp.sum(pull, axis=0), carry[1] + to_margin), (-xp.sum(pull, axis=2),)
+    def of_block(candidates: Array, given: Array, present: Array, margin: Array) -> tuple[Array, ...]:
+        differences = candidates[:, None, :] - given[:, :, None]
+        differences = differences + margin[:, None, None]
+        if not finite:  # inf - inf
+            differences = xp.where(present[:, :, None], differences, -math.inf)
+        if soft:
+            losses, slopes = softplus_and_sigmoid(xp, differences)
+            active = xp.astype(losses != 0, losses.dtype)
+        else:
+            losses = adapter_of(differences).clipped(differences, 0.0, math.inf)
+            losses = relu(xp, differences) if losses is None else losses
+            active = slopes = xp.astype(losses > 0, losses.dtype)  # array-api-compat's `sign` waits for the device
+        total, number = xp.sum(losses, axis=2), xp.sum(active, axis=2)
+        if not need_grad:
+            return total, number
+        return total, number, xp.sum(slopes, axis=2) if soft else number, xp.sum(slopes, axis=1)
 
-    init = (xp.zeros_like(scores), zeros(xp, (1,), scores))
-    columns = (xp.matrix_transpose(scores), xp.matrix_transpose(positives))
-    (to_negatives, to_margin), (to_positives,) = adapter_of(scores).scan(step, init, columns, spec.block)
-    return to_negatives + xp.matrix_transpose(to_positives), xp.reshape(to_margin, margin.shape)
+    n_rows, n_columns = scores.shape
+    rows, some = triples(n_rows, n_columns, positives.scores.shape[1], mode=adapter.mode)
+    zero = (zeros(xp, (n_rows,), scores),) * 2
+    if some is None:
+
+        def of_rows(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
+            total, number, *slopes = of_block(*block)
+            return carry, (xp.sum(total, axis=1), xp.sum(number, axis=1), *slopes[::-1])
+
+        _, result = adapter.scan(of_rows, (), (candidates, given, positives.present, margin), rows)
+    else:
+
+        def of_positives(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
+            given, present = (xp.matrix_transpose(x) for x in block)
+            total, number, *slopes = of_block(candidates, given, present, margin)
+            sums = (xp.sum(total, axis=1), xp.sum(number, axis=1), *slopes[1:])
+            emitted = (xp.matrix_transpose(slopes[0]),) if need_grad else ()
+            return tuple(a + b for a, b in zip(carry, sums, strict=True)), emitted
+
+        columns = tuple([xp.matrix_transpose(x) for x in (given, positives.present)])
+        init = (*zero, zeros(xp, (n_rows, n_columns), scores)) if need_grad else zero
+        carry, emitted = adapter.scan(of_positives, init, columns, some)
+        result = (*carry, *[xp.matrix_transpose(x) for x in emitted])
+    total, active, *slopes = result
+    return (total, stop_gradient(active), *(slopes or (zero[0], zero[0])))
+
+
+# ---------------------------------------------------------------------------------------------------------- by sorting
+
+
+class Ranked(NamedTuple):
+    """Scores of the members of each row in descending order, others after them as -inf; and their columns."""
+
+    scores: Array
+    columns: Array
+
+
+def ranked(scores: Array, members: Array) -> Ranked:
+    """The members of each row in descending order of their scores; equal ones in the order of their columns."""
+    xp, fixed = namespace_of(scores), stop_gradient(scores)
+    candidates = xp.where(members, scores, -math.inf)
+    order = adapter_of(fixed).order_of_rows(-stop_gradient(candidates))
+    return Ranked(entries_at(candidates, order), order)
+
+
+def _sorted(
+    xp: Namespace, scores: Array, positives: Visited, negatives: Array, margin: Array, *, need_grad: bool, finite: bool
+) -> tuple[Array, Array, Array, Array]:
+    """Results as of `_compared`, for the positive part."""
+    of_negatives = ranked(scores, negatives)
+    fixed_margin = stop_gradient(margin)[:, None]
+    fixed = stop_gradient(of_negatives.scores), stop_gradient(positives.scores)
+    before = number_before(*fixed, lambda s, p: (s - p) + fixed_margin > 0)
+    before = xp.where(positives.present, before, xp.zeros_like(before))
+    numbers = xp.astype(before, margin.dtype)
+    filled = before > 0
+    last = entries_at(of_negatives.scores, xp.where(filled, before - 1, xp.zeros_like(before)))
+    difference = xp.where(filled, (last - positives.scores) + margin[:, None], 0.0)
+    # Numbers of positives by place; those behind a negative are all but those up to it.
+    n_rows, n_columns = scores.shape
+    by_place = zeros(xp, (n_rows, n_columns + 1), numbers)
+    ones = xp.astype(positives.present, numbers.dtype)
+    by_place = adapter_of(by_place).add_columns(by_place, before, ones)
+    behind = xp.sum(ones, axis=1)[:, None] - xp.cumulative_sum(by_place[:, :-1], axis=1)
+    count = xp.arange(1, n_columns, dtype=numbers.dtype, device=device_of(scores))[None, :]
+    factors = count * behind[:, 1:]
+    crossed = factors > 0
+    if not finite:  # inf - inf
+        crossed = xp.logical_and(crossed, of_negatives.scores[:, :-1] != of_negatives.scores[:, 1:])
+    nearer, farther = (xp.where(crossed, x, 0.0) for x in (of_negatives.scores[:, :-1], of_negatives.scores[:, 1:]))
+    gaps = (nearer - farther) * factors
+    total = xp.sum(numbers * difference, axis=1) + xp.sum(gaps, axis=1)
+    to_negatives = total
+    if need_grad:
+        to_negatives = adapter_of(behind).add_columns(xp.zeros_like(behind), of_negatives.columns, behind)
+    return total, xp.sum(numbers, axis=1), to_negatives, numbers
+
+
+def sigmoid_or_step(xp: Namespace, difference: Array, *, soft: bool) -> Array:
+    """Slope of the `excess`; of the positive part 0 at 0."""
+    return sigmoid(xp, difference) if soft else xp.astype(difference > 0, difference.dtype)

@@ -534,8 +534,8 @@ def triplet_from_labels(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the triples (0 if there are none), weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the search for the hardest and easiest pairs; None holds all distances; ``"auto"`` does so up
-        to about four million. Rules with all or semi-hard pairs always hold all distances.
+        Rows per block of distances; None holds all distances; ``"auto"`` does so up to one million, or four million
+        if the rules choose one triple of a row.
     precision : {"high", "highest"}, optional
         Precision of matrix products; see :doc:`/options`.
     across : Ranks, optional

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -93,19 +93,6 @@ def test_the_strategies_of_tensorflow_similarity(
     x, labels = drawn(seed)
     ours = pnce.triplet_from_labels(x, labels, margin=MARGIN, mining=rules)
     assert_same(x, ours, tensorflow_similarity(distances_of(x, squared=False), labels, rules))
-
-
-@pytest.mark.internals
-def test_many_positives_are_searched_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of two positives give the same choice."""
-    x, labels = drawn(3)
-
-    def loss() -> Any:
-        return pnce.triplet_from_labels(x, labels, margin=MARGIN, mining="semi_hard", reduction="none")
-
-    at_once = loss()
-    monkeypatch.setattr("portable_nce._execution.mining.triples", lambda *_, **__: 2)
-    assert torch.equal(loss(), at_once)
 
 
 def test_a_tie_is_not_farther() -> None:

@@ -1,0 +1,98 @@
+"""The triplet family: sums over the triples of whole rows of scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from .._core.checks import is_empty, largest, least, readable_entries
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+from ..pairings import Members
+from .inputs import Arrays
+from .mining import mined_sums
+from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
+from .triples import TripleSums, triple_sums, visited_of
+
+
+class TripletSpec(NamedTuple):
+    """The triplet objective with "all" in its mining. The first array `by_row` is the margin.
+
+    `divide_by`: whether a mean is over "all" triples, or the "nonzero" ones.
+    """
+
+    mining: tuple[str, str]
+    soft: bool
+    divide_by: str
+    parameters: int = 1
+    weighted: bool = False
+
+
+class Triplets(Family):
+    """Sums over triples. A tile must hold all columns; its residual are the slopes of a row's sum by its scores."""
+
+    def __init__(self, xp: Namespace, spec: TripletSpec, facts: ScoreFacts, *, need_grad: bool) -> None:
+        super().__init__(xp, spec, facts)
+        self.need_grad = need_grad
+
+    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
+        """Not implemented: a tile of negatives alone has no triples."""
+        raise NotImplementedError
+
+    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[TripleSums, Array | None, None]:
+        """Sums of each row, and their slopes. Scores of -inf are left out; a NaN makes the loss of its row NaN."""
+        xp, (score,), margin = self.xp, scores, by_row[0]
+        members.refuse_weights()
+        shape = tuple(score.shape)
+        if is_empty(score):  # of a rank without rows
+            nothing = xp.sum(score, axis=1)
+            return TripleSums(nothing, nothing, nothing, None, nothing), score, None
+        positives, negatives = (xp.broadcast_to(x, shape) for x in members[:2])
+        low, high = readable_entries(score, least, largest)
+        finite = low is not None and high is not None and low > -math.inf and high < math.inf
+        undefined = None
+        if not finite:
+            live = score != -math.inf
+            positives, negatives = (xp.logical_and(x, live) for x in (positives, negatives))
+            used = xp.logical_or(positives, negatives)
+            undefined = xp.logical_and(used, xp.isnan(score))
+            # Scores outside all triples may be infinite, and inf - inf is NaN.
+            score = xp.where(xp.logical_and(used, xp.logical_not(undefined)), score, 0.0)
+        spec, single = self.spec, self.facts.single
+        if spec.mining == ("all", "all"):
+            side = visited_of(score, positives, single=single)
+            options = {"soft": spec.soft, "need_grad": self.need_grad, "finite": finite}
+            sums = triple_sums(score, side, negatives, margin, **options)
+        else:
+            sums = mined_sums(score, positives, negatives, margin, spec.mining, soft=spec.soft, single=single)
+        if undefined is not None:
+            rows = xp.logical_and(xp.any(undefined, axis=1), sums.number > 0)
+            sums = sums._replace(total=xp.where(rows, math.nan, sums.total))
+            if sums.to_scores is not None:
+                spread = xp.logical_and(rows[:, None], xp.logical_or(positives, negatives))
+                sums = sums._replace(to_scores=xp.where(spread, math.nan, sums.to_scores))
+        return sums._replace(to_scores=None), sums.to_scores, None
+
+    def merge(self, parts: list[TripleSums]) -> tuple[TripleSums, list[None]]:
+        (part,) = parts
+        return part, [None]
+
+    def finish(self, total: TripleSums, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+        del positive
+        xp, spec = self.xp, self.spec
+        weights = by_row[1] if spec.weighted else None
+        values, factor, weight_slopes = weigh(xp, total.total, weights, total.number > 0)
+        counts = total.number if spec.divide_by == "all" else total.active
+        if not need_grad:
+            return RowLosses(values, counts)
+        factor = self.divided(factor)
+        return RowLosses(
+            values, counts, factor, row_cotangents=(total.to_margin * factor, *self.to_weights(weight_slopes))
+        )
+
+    def masked_cotangents(
+        self, residual: Any, positive: Any, losses: RowLosses, members: Members, rescale: None = None
+    ) -> Arrays:
+        """The cotangents of a tile's scores."""
+        del positive, members, rescale
+        return (adapter_of(residual).times_in_place(residual, losses.coefficient[:, None]),)
