@@ -24,6 +24,16 @@ def of_floating(fn: Function, arrays: Sequence[Array], is_floating: Function) ->
     return floating, of_these
 
 
+def without(kept: int, forward: Function) -> Function:
+    """A function without its last `kept` results."""
+
+    def shortened(static: Any, *arrays: Array) -> Arrays:
+        outputs = forward(static, *arrays)
+        return outputs[: len(outputs) - kept]
+
+    return shortened if kept else forward
+
+
 class Defaults:
     """Methods that an adapter may leave out."""
 
@@ -127,7 +137,9 @@ class Defaults:
     def clipped(self, x: Array, low: float, high: float) -> Array | None:
         return None
 
-    def softplus_and_sigmoid(self, x: Array, *, bounded: bool, need_slope: bool) -> tuple[Array, Array] | None:
+    def softplus_and_sigmoid(
+        self, x: Array, *, bounded: bool, need_value: bool = True, need_slope: bool = True
+    ) -> tuple[Array, Array] | None:
         return None
 
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .defaults import Array, Arrays, Defaults, Function, Step, of_floating
+from .defaults import Array, Arrays, Defaults, Function, Step, of_floating, without
 from .mlx_namespace import is_traced, not_differentiated, ruled
 
 CHUNK = 64
@@ -116,7 +116,11 @@ class MlxAdapter(Defaults):
     def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
         return x if 0 in rows.shape else x.at[numbers].add(rows)  # "[scatter] Updates with shape (0,1) are too large"
 
-    def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
+    def custom_vjp(
+        self, forward: Function, backward: Function, *, exact: bool = True, kept: int = 0
+    ) -> Callable[..., Arrays]:
+        forward = without(kept, forward)
+
         def bound(static: Any, *arrays: Array) -> Arrays:
             def forth(arrays: Arrays) -> Arrays:
                 with not_differentiated():

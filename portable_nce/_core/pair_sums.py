@@ -1,0 +1,220 @@
+r"""Sums over the pairs of each row of a score matrix: one pass for the value, one for the gradient.
+
+With a function b of a score, a shift of each row and the negatives Q(i),
+
+.. math:: s_i = \sum_{j \in Q(i)} b(g_{ij} - t_i), \qquad \partial s_i / \partial g_{ij} = b'(g_{ij} - t_i),
+
+beside the score of the positive. What a loss makes of these two arrays (K,) the library differentiates itself. The
+backward pass computes b' from the scores again, so that no other array of their size is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .autodiff import stop_gradient
+from .logsumexp import ExpSum
+from .namespace import device_of, namespace_of
+from .numerics import clipped, sigmoid, softplus
+from .protocol import Array, Namespace
+from .registry import adapter_of
+
+
+class Pairs(NamedTuple):
+    """Positives and negatives of a score matrix (K, N).
+
+    `diagonal`: the positives are on the diagonal, all other pairs are negatives, and there are no masks. Else `off`
+    (K, N) are the negatives, None if all pairs are, and `own` (K, N) the positives, at most one in a row, None without.
+    """
+
+    diagonal: bool = False
+    off: Array | None = None
+    own: Array | None = None
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The masks that there are."""
+        return tuple(x for x in (self.off, self.own) if x is not None)
+
+    @property
+    def kind(self) -> Kind:
+        """What there is, without the masks."""
+        return Kind(self.diagonal, self.off is not None, self.own is not None)
+
+    def positive(self, scores: Array) -> Array:
+        """Score of each row's positive, 0 without one."""
+        xp, (rows, columns) = namespace_of(scores), scores.shape
+        if self.diagonal:
+            return xp.take(xp.reshape(scores, (-1,)), xp.arange(rows, device=device_of(scores)) * (columns + 1), axis=0)
+        return xp.sum(xp.where(self.own, scores, 0.0), axis=1)
+
+    def negatives(self, entries: Array, value: float = 0.0) -> Array:
+        """Entries of the negatives, and a number elsewhere; the entries may be overwritten."""
+        if self.diagonal:
+            return adapter_of(entries).fill_diagonal(entries, 0, 0, entries.shape[0], value)
+        return entries if self.off is None else namespace_of(entries, self.off).where(self.off, entries, value)
+
+    def with_positives(self, entries: Array, values: Array) -> Array:
+        """Entries, 0 outside of the negatives, with a value for each row's positive; the entries may be overwritten."""
+        if self.diagonal:
+            return adapter_of(entries).fill_diagonal(entries, 0, 0, entries.shape[0], values)
+        return entries if self.own is None else adapter_of(entries).plus_product(entries, self.own, values[:, None])
+
+
+class Kind(NamedTuple):
+    """Which parts of `Pairs` there are."""
+
+    diagonal: bool
+    has_off: bool
+    has_own: bool
+
+    @property
+    def has_positives(self) -> bool:
+        """Whether rows have positives."""
+        return self.diagonal or self.has_own
+
+    def of(self, masks: Sequence[Array]) -> Pairs:
+        """The pairs with these masks."""
+        return Pairs(
+            self.diagonal, masks[0] if self.has_off else None, masks[int(self.has_off)] if self.has_own else None
+        )
+
+
+class Term(NamedTuple):
+    """A function of a score and its derivative, of a new array that they may overwrite.
+
+    `shifts`: it is its own derivative, so that the derivative of a sum by the shift is minus the sum.
+    """
+
+    value: Callable[[Namespace, Array], Array]
+    slope: Callable[[Namespace, Array], Array]
+    shifts: bool = False
+
+
+def _exp(xp: Namespace, t: Array) -> Array:
+    del xp
+    return adapter_of(t).exp_in_place(t, bounded=False)
+
+
+def _exp_below(xp: Namespace, t: Array) -> Array:
+    """Exponential of numbers at most 0; infinity, of a row whose shift is 0, counts as 0."""
+    return _exp(xp, clipped(xp, t, -math.inf, 0.0))
+
+
+def _same(xp: Namespace, t: Array) -> Array:
+    del xp
+    return t
+
+
+def _ones(xp: Namespace, t: Array) -> Array:
+    return xp.ones_like(t)
+
+
+def _sigmoid_slope(xp: Namespace, t: Array) -> Array:
+    """``σ(t) σ(-t)``, which does not cancel on either side."""
+    return sigmoid(xp, t) * sigmoid(xp, -t)
+
+
+def _is_infinite(xp: Namespace, t: Array) -> Array:
+    """Infinity where the softplus is infinite, else 0: all that is read of a value whose gradient alone is used.
+
+    A library that differentiates the value itself gets the softplus.
+    """
+    if not adapter_of(t).is_plain((t,)):
+        return softplus(xp, t)
+    return clipped(xp, t, float(xp.finfo(t.dtype).max), math.inf) - float(xp.finfo(t.dtype).max)
+
+
+EXP = Term(_exp, _exp, shifts=True)
+EXP_BELOW = Term(_exp_below, _exp_below, shifts=True)
+SOFTPLUS = Term(softplus, sigmoid)
+SOFTPLUS_SLOPE = Term(_is_infinite, sigmoid)
+SIGMOID = Term(sigmoid, _sigmoid_slope)
+SCORE = Term(_same, _ones)
+
+
+class _Spec(NamedTuple):
+    """Static arguments: `relative`: the shift of a row is added to its positive."""
+
+    term: Term
+    kind: Kind
+    shifted: bool
+    relative: bool
+
+
+def pair_sums(
+    term: Term, scores: Array, pairs: Pairs, *, shift: Array | None = None, relative: bool = False
+) -> tuple[Array, Array]:
+    """Scores of the positives (K,), and sums of the term over the negatives of each row (K,).
+
+    `shift` (K,) is subtracted from the scores, and with `relative` the score of the positive, too. Without positives
+    both results are the sums.
+    """
+    shifts = () if shift is None else (shift,)
+    spec = _Spec(term, pairs.kind, shift is not None, relative)
+    rule = (
+        adapter_of(scores).custom_vjp(_kept_sums, _pull_sums, kept=1)
+        if term.shifts
+        else (adapter_of(scores).custom_vjp(_sums, _pull_sums))
+    )
+    outputs = rule(spec, scores, *shifts, *pairs.arrays)
+    return outputs[0], outputs[-1]
+
+
+def exp_sum(scores: Array, pairs: Pairs) -> tuple[Array, ExpSum]:
+    """Scores of the positives, and the sum of exponentials of the negatives of each row."""
+    xp, constant = namespace_of(scores), stop_gradient(scores)
+    top = xp.max(pairs.negatives(constant + 0.0 if pairs.diagonal else constant, -math.inf), axis=1)
+    infinite = xp.isinf(top)
+    positive, total = pair_sums(EXP_BELOW, scores, pairs, shift=xp.where(infinite, xp.zeros_like(top), top))
+    return positive, ExpSum(top, xp.where(infinite, xp.zeros_like(total), total))
+
+
+def log_sum(xp: Namespace, sums: ExpSum) -> Array:
+    """Logarithm of a sum of exponentials, -inf or inf if its largest term is."""
+    assert sums.top is not None  # noqa: S101  (there is a shift)
+    return sums.top + sums.log_total(xp)
+
+
+def _arguments(spec: _Spec, pairs: Pairs, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
+    """Arguments of the term, 0 outside of the negatives, in a new array."""
+    shift = shifts[0] if shifts else None
+    if spec.relative and positive is not None:
+        shift = positive if shift is None else positive + shift
+    entries = scores + 0.0 if shift is None else scores - shift[:, None]
+    return pairs.negatives(entries)
+
+
+def _kept_sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
+    """Sums, and the terms, which are their own derivatives."""
+    xp, split = namespace_of(scores), int(spec.shifted)
+    pairs = spec.kind.of(rest[split:])
+    positive = pairs.positive(scores) if spec.kind.has_positives else None
+    terms = pairs.negatives(spec.term.value(xp, _arguments(spec, pairs, scores, rest[:split], positive)))
+    sums = adapter_of(terms).sum_along(terms, 1)
+    return (sums, terms) if positive is None else (positive, sums, terms)
+
+
+def _sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
+    return _kept_sums(spec, scores, *rest)[:-1]
+
+
+def _pull_sums(
+    spec: _Spec, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
+) -> tuple[Array, ...]:
+    (scores, *rest), split = arrays, int(spec.shifted)
+    xp, pairs = namespace_of(*arrays, *outputs, *cotangents), spec.kind.of(rest[split:])
+    positive = outputs[0] if spec.kind.has_positives else None
+    place = int(positive is not None)
+    of_sums, sums, kept = cotangents[place], outputs[place], outputs[place + 1 :]
+    if kept:
+        gradient = kept[0] * of_sums[:, None]
+    else:
+        slopes = spec.term.slope(xp, _arguments(spec, pairs, scores, rest[:split], positive))
+        gradient = pairs.negatives(adapter_of(slopes).times_in_place(slopes, of_sums[:, None]))
+    of_shift = -(of_sums * sums) if spec.term.shifts else xp.zeros_like(sums)
+    if positive is not None:
+        gradient = pairs.with_positives(gradient, cotangents[0] + of_shift if spec.relative else cotangents[0])
+    return (gradient, of_shift) if spec.shifted else (gradient,)
