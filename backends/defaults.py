@@ -142,6 +142,9 @@ class Defaults:
     ) -> tuple[Array, Array] | None:
         return None
 
+    def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
+        return None
+
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:
         return None
 

@@ -46,13 +46,18 @@ def _add_rows(x: Any, numbers: Any, rows: Any) -> None:
 
 def _softplus_and_sigmoid(x: Any, value: Any, slope: Any, *, bounded: bool) -> None:
     """Write softplus and sigmoid of a strip of rows, from the exponential of x, or of -|x| unless it is bounded."""
+    if value is None:
+        with np.errstate(over="ignore"):  # 1 / inf is 0
+            odds = np.exp(np.negative(x, out=slope), out=slope)
+        np.reciprocal(np.add(odds, 1.0, out=slope), out=slope)
+        return
     odds = np.exp(x) if bounded else np.abs(x)
     if not bounded:
         np.exp(np.negative(odds, out=odds), out=odds)
     if value is not None:
         np.log1p(odds, out=value)
         if not bounded:
-            value += np.clip(x, 0.0, None)
+            value += np.clip(x, 0.0, np.inf)
     if slope is not None:
         np.divide(odds, odds + 1.0, out=slope)
         if not bounded:  # of a positive number, 1 minus that of its negative
@@ -88,7 +93,7 @@ class NumpyAdapter(TapeAdapter):
         if x.size and x.min() >= least:
             return np.exp(x, out=x)
         kept = np.logical_not(x < least)  # keeps NaN
-        return where(kept, np.exp(np.clip(x, least, None, out=x), out=x), 0.0)
+        return where(kept, np.exp(np.clip(x, least, np.inf, out=x), out=x), 0.0)
 
     def sum_along(self, x: Any, axis: int) -> Any:
         """Sums of a matrix; for a large one, by a product with ones.
@@ -139,6 +144,23 @@ class NumpyAdapter(TapeAdapter):
                 given[strip], *(None if y is None else y[strip] for y in (value, slope)), bounded=bounded
             )
         return tuple(y.T if turned and y is not None else y for y in (value, slope))
+
+    def softmax(self, x: Any) -> tuple[Any, Any, Any] | None:
+        """In strips of rows that stay in the cache; exponents below the smallest have the exponential 0."""
+        if hasattr(x, "__recorded__") or x.dtype not in _SMALLEST or 0 in x.shape:
+            return None
+        largest = x.max(axis=1)
+        if not np.isfinite(largest).all():
+            return None
+        total, shares = np.empty_like(largest), np.empty(x.shape, x.dtype)
+        rows, least = max(1, STRIP // x.shape[1]), _SMALLEST[x.dtype]
+        for start in range(0, x.shape[0], rows):
+            strip = slice(start, start + rows)
+            terms = np.subtract(x[strip], largest[strip, None], out=shares[strip])
+            np.exp(np.clip(terms, least, 0.0, out=terms), out=terms)
+            total[strip] = terms.sum(axis=1)
+            terms /= total[strip, None]
+        return largest, total, shares
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(value, "__recorded__"):

@@ -507,6 +507,15 @@ class TorchAdapter(Defaults):
         value = torch.nn.functional.softplus(x, threshold=40.0) if need_value else None
         return value, torch.sigmoid(x) if need_slope else None
 
+    def softmax(self, x: Any) -> tuple[Any, Any, Any] | None:
+        if x.device.type != "cpu" or 0 in x.shape or torch.compiler.is_compiling() or not is_plain((x,)):
+            return None
+        largest = torch.amax(x, dim=1)
+        if not torch.isfinite(largest).all().item():
+            return None
+        shares = torch.softmax(x, dim=1)
+        return largest, torch.amax(shares, dim=1).reciprocal_(), shares
+
     def unit_rows(self, x: Any) -> tuple[Any, Any] | None:
         if x.device.type == "mps" or _is_observed((x,)):  # no float64 there
             return None

@@ -104,7 +104,7 @@ def _means(kind: Kind, scores: Array, log_weight: Array, number: Array, *masks: 
     pairs = kind.of(masks)
     parts = _parts(pairs, scores, log_weight)
     rows = _rows(kind, pairs, scores, log_weight, parts)
-    terms, at_largest, *_ = parts
+    terms = parts[0]
     xp = namespace_of(terms, log_weight)
     shares = terms * _share(xp, rows.shift, rows.total)[:, None]
     mean = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - rows.count * softplus(xp, rows.largest - rows.rest)

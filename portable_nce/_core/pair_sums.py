@@ -46,9 +46,10 @@ class Pairs(NamedTuple):
     def positive(self, scores: Array) -> Array:
         """Score of each row's positive, 0 without one."""
         xp, (rows, columns) = namespace_of(scores), scores.shape
-        if self.diagonal:
-            return xp.take(xp.reshape(scores, (-1,)), xp.arange(rows, device=device_of(scores)) * (columns + 1), axis=0)
-        return xp.sum(xp.where(self.own, scores, 0.0), axis=1)
+        if not self.diagonal:
+            return xp.sum(xp.where(self.own, scores, 0.0), axis=1)
+        places = xp.arange(rows, device=device_of(scores)) * (columns + 1)
+        return xp.take(xp.reshape(scores, (-1,)), places, axis=0)
 
     def negatives(self, entries: Array, value: float = 0.0) -> Array:
         """Entries of the negatives, and a number elsewhere; the entries may be overwritten."""
@@ -83,14 +84,15 @@ class Kind(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A function of a score and its derivative, of a new array that they may overwrite.
+    """A function of a score and its derivative; None: 1.
 
-    `shifts`: it is its own derivative, so that the derivative of a sum by the shift is minus the sum.
+    `exponential`: it is its own derivative, so that the derivative of a sum by the shift is minus the sum. It may
+    overwrite its argument, and overflow.
     """
 
     value: Callable[[Namespace, Array], Array]
-    slope: Callable[[Namespace, Array], Array]
-    shifts: bool = False
+    slope: Callable[[Namespace, Array], Array] | None
+    exponential: bool = False
 
 
 def _exp(xp: Namespace, t: Array) -> Array:
@@ -98,23 +100,15 @@ def _exp(xp: Namespace, t: Array) -> Array:
     return adapter_of(t).exp_in_place(t, bounded=False)
 
 
-def _exp_below(xp: Namespace, t: Array) -> Array:
-    """Exponential of numbers at most 0; infinity, of a row whose shift is 0, counts as 0."""
-    return _exp(xp, clipped(xp, t, -math.inf, 0.0))
-
-
-def _same(xp: Namespace, t: Array) -> Array:
+def _copy(xp: Namespace, t: Array) -> Array:
     del xp
-    return t
-
-
-def _ones(xp: Namespace, t: Array) -> Array:
-    return xp.ones_like(t)
+    return t + 0.0
 
 
 def _sigmoid_slope(xp: Namespace, t: Array) -> Array:
     """``σ(t) σ(-t)``, which does not cancel on either side."""
-    return sigmoid(xp, t) * sigmoid(xp, -t)
+    small = sigmoid(xp, -xp.abs(t))
+    return small * (1.0 - small)
 
 
 def _is_infinite(xp: Namespace, t: Array) -> Array:
@@ -127,12 +121,11 @@ def _is_infinite(xp: Namespace, t: Array) -> Array:
     return clipped(xp, t, float(xp.finfo(t.dtype).max), math.inf) - float(xp.finfo(t.dtype).max)
 
 
-EXP = Term(_exp, _exp, shifts=True)
-EXP_BELOW = Term(_exp_below, _exp_below, shifts=True)
+EXP = Term(_exp, _exp, exponential=True)
 SOFTPLUS = Term(softplus, sigmoid)
 SOFTPLUS_SLOPE = Term(_is_infinite, sigmoid)
 SIGMOID = Term(sigmoid, _sigmoid_slope)
-SCORE = Term(_same, _ones)
+SCORE = Term(_copy, None)
 
 
 class _Spec(NamedTuple):
@@ -156,7 +149,7 @@ def pair_sums(
     spec = _Spec(term, pairs.kind, shift is not None, relative)
     rule = (
         adapter_of(scores).custom_vjp(_kept_sums, _pull_sums, kept=1)
-        if term.shifts
+        if term.exponential
         else (adapter_of(scores).custom_vjp(_sums, _pull_sums))
     )
     outputs = rule(spec, scores, *shifts, *pairs.arrays)
@@ -165,11 +158,10 @@ def pair_sums(
 
 def exp_sum(scores: Array, pairs: Pairs) -> tuple[Array, ExpSum]:
     """Scores of the positives, and the sum of exponentials of the negatives of each row."""
-    xp, constant = namespace_of(scores), stop_gradient(scores)
-    top = xp.max(pairs.negatives(constant + 0.0 if pairs.diagonal else constant, -math.inf), axis=1)
-    infinite = xp.isinf(top)
-    positive, total = pair_sums(EXP_BELOW, scores, pairs, shift=xp.where(infinite, xp.zeros_like(top), top))
-    return positive, ExpSum(top, xp.where(infinite, xp.zeros_like(total), total))
+    outputs = adapter_of(scores).custom_vjp(_exponentials, _pull_exponentials, kept=2)(
+        pairs.kind, scores, *pairs.arrays
+    )
+    return outputs[0], ExpSum(stop_gradient(outputs[-2]), outputs[-1])
 
 
 def log_sum(xp: Namespace, sums: ExpSum) -> Array:
@@ -179,12 +171,15 @@ def log_sum(xp: Namespace, sums: ExpSum) -> Array:
 
 
 def _arguments(spec: _Spec, pairs: Pairs, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
-    """Arguments of the term, 0 outside of the negatives, in a new array."""
+    """Arguments of the term; of an exponential in a new array, with 0 outside of the negatives."""
     shift = shifts[0] if shifts else None
     if spec.relative and positive is not None:
         shift = positive if shift is None else positive + shift
-    entries = scores + 0.0 if shift is None else scores - shift[:, None]
-    return pairs.negatives(entries)
+    if shift is not None:
+        scores = scores - shift[:, None]
+    elif spec.term.exponential:
+        scores = scores + 0.0
+    return pairs.negatives(scores) if spec.term.exponential or pairs.off is not None else scores
 
 
 def _kept_sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
@@ -211,10 +206,42 @@ def _pull_sums(
     of_sums, sums, kept = cotangents[place], outputs[place], outputs[place + 1 :]
     if kept:
         gradient = kept[0] * of_sums[:, None]
+    elif spec.term.slope is None:
+        gradient = pairs.negatives(xp.zeros_like(scores) + of_sums[:, None])
     else:
         slopes = spec.term.slope(xp, _arguments(spec, pairs, scores, rest[:split], positive))
         gradient = pairs.negatives(adapter_of(slopes).times_in_place(slopes, of_sums[:, None]))
-    of_shift = -(of_sums * sums) if spec.term.shifts else xp.zeros_like(sums)
+    of_shift = -(of_sums * sums) if spec.term.exponential else xp.zeros_like(sums)
     if positive is not None:
         gradient = pairs.with_positives(gradient, cotangents[0] + of_shift if spec.relative else cotangents[0])
     return (gradient, of_shift) if spec.shifted else (gradient,)
+
+
+def _exponentials(kind: Kind, scores: Array, *masks: Array) -> tuple[Array, ...]:
+    """Positives, largest negative and sum of exponentials of each row; the terms, and their factors."""
+    xp, pairs = namespace_of(scores), kind.of(masks)
+    entries = pairs.negatives(scores + 0.0 if kind.diagonal else scores, -math.inf)
+    found = adapter_of(entries).softmax(entries)
+    if found is None:
+        top = stop_gradient(xp.max(entries, axis=1))
+        infinite = xp.isinf(top)
+        shift = xp.where(infinite, xp.zeros_like(top), top)
+        below = clipped(xp, pairs.negatives(entries - shift[:, None]), -math.inf, 0.0)  # infinity counts as 0
+        terms = pairs.negatives(adapter_of(below).exp_in_place(below, bounded=False))
+        total = adapter_of(terms).sum_along(terms, 1)
+        total, factor = xp.where(infinite, xp.zeros_like(total), total), xp.ones_like(total)
+    else:
+        top, total, terms = found
+        factor = total + 0.0  # another array than the output
+    results = (top, total, terms, factor)
+    return (pairs.positive(scores), *results) if kind.has_positives else results
+
+
+def _pull_exponentials(
+    kind: Kind, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
+) -> tuple[Array]:
+    scores, *masks = arrays
+    pairs, kept = kind.of(masks), outputs[2 + kind.has_positives :]
+    terms, factor = kept or _exponentials(kind, scores, *masks)[-2:]
+    gradient = terms * (cotangents[-1] * factor)[:, None]
+    return (pairs.with_positives(gradient, cotangents[0]) if kind.has_positives else gradient,)

@@ -230,6 +230,14 @@ class Adapter(Differentiation, Protocol):
         ...
 
     @kernel
+    def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
+        """Return of each row of a matrix the largest entry m, the sum of ``exp(x - m)``, and the softmax.
+
+        None for the core's formula, also if m of a row is infinite.
+        """
+        ...
+
+    @kernel
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:
         """Return unit rows of any finite rows, and lengths, infinite for rows of zeros; None for the core's formula."""
         ...
