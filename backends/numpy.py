@@ -35,6 +35,9 @@ _SMALLEST: dict[Any, float] = {
 }
 """Smallest exponent whose exponential is not subnormal."""
 
+_FEW = {dtype: np.asarray(1.02 * np.finfo(dtype).tiny, dtype) for dtype in _SMALLEST}
+"""A number slightly above that exponential."""
+
 
 def _add_rows(x: Any, numbers: Any, rows: Any) -> None:
     """Add rows in place; those with equal numbers are summed in float64 first."""
@@ -158,6 +161,7 @@ class NumpyAdapter(TapeAdapter):
             strip = slice(start, start + rows)
             terms = np.subtract(x[strip], largest[strip, None], out=shares[strip])
             np.exp(np.clip(terms, least, 0.0, out=terms), out=terms)
+            np.multiply(terms, terms >= _FEW[x.dtype], out=terms)
             total[strip] = terms.sum(axis=1)
             terms /= total[strip, None]
         return largest, total, shares

@@ -840,13 +840,13 @@ def interpolated(
     if alpha == 0.0:
         return pairs.reduced(_tuba(pairs, baseline), reduction)
     xp, number = pairs.xp, pairs.numbers()
-    # In units of α / (N - 1), the baseline is a further weight of the row.
+    # In units of α / (N - 1), the baseline is a further weight of the row, as the anchor is.
     log_unit, share = xp.log(alpha / number), xp.zeros_like(number) + alpha
     weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + xp.log1p(-share) - log_unit
     positive, log_sum, mean = pairs.left_out(weight)
-    own_baseline = log_add(xp, log_sum, weight) + log_unit
-    total = log_add(xp, log_add(xp, log_sum, positive), weight) + log_unit
-    return pairs.reduced(1.0 + (positive - total - mean) - xp.exp(log_sum - own_baseline) / number, reduction)
+    paired, _ = anchored_losses(positive, log_sum, mean, weight, number)
+    own = xp.exp(-softplus(xp, weight - log_sum)) / alpha  # mean of e^(g - b) of the positive's baseline b
+    return pairs.reduced((1.0 - log_unit) - paired - own, reduction)
 
 
 @explained

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .namespace import namespace_of
-from .numerics import softplus
+from .numerics import clipped, softplus
 from .pair_sums import Kind, Pairs
 from .protocol import Array, Namespace
 from .registry import adapter_of
@@ -94,10 +94,11 @@ def _rows(kind: Kind, pairs: Pairs, scores: Array, log_weight: Array, parts: Any
 
 
 def _share(xp: Namespace, part: Array, whole: Array) -> Array:
-    """``exp(part - whole)``, 0 for an infinite whole."""
+    """``exp(part - whole)`` of a part of the whole, 0 for an infinite whole; the shift of no terms may be larger."""
     infinite = xp.isinf(whole)
     zero = xp.zeros_like(whole)
-    return xp.where(infinite, zero, xp.exp(xp.where(infinite, zero, part) - xp.where(infinite, zero, whole)))
+    exponent = xp.where(infinite, zero, part) - xp.where(infinite, zero, whole)
+    return xp.where(infinite, zero, xp.exp(clipped(xp, exponent, -math.inf, 0.0)))
 
 
 def _means(kind: Kind, scores: Array, log_weight: Array, number: Array, *masks: Array) -> tuple[Array, ...]:
