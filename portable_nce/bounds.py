@@ -36,7 +36,7 @@ from ._core.left_out import log_add
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
-from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, Term, pair_sums
+from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, Pairs, Term, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
@@ -548,7 +548,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     array(8.)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    positive, sums = pairs.exp_sum(pairs.scores)
+    positive, sums = pairs.exp_sum()
     return pairs.finish(pairs.row_mean(positive) - pairs.log_mean(sums))
 
 
@@ -620,7 +620,7 @@ def mine(
         _, (scores, log_mean) = common_namespace(scores=scores, log_mean=log_mean)
     pairs = ScorePairs.of(scores, positives, mask)
     xp = pairs.xp
-    positive, sums = pairs.exp_sum(pairs.scores)
+    positive, sums = pairs.exp_sum()
     now = stop_gradient(pairs.log_mean(sums))
     state = now
     if log_mean is not None:
@@ -1027,7 +1027,8 @@ def smile(
     clip = math.inf if clip is None else check_number("clip", clip, above=0.0)
     pairs = ScorePairs.of(scores, positives, mask)
     constant = stop_gradient(pairs.scores)
-    _, sums = pairs.exp_sum(clipped(pairs.xp, constant, -clip, clip))
+    limited = constant + 0.0 if clip == math.inf else clipped(pairs.xp, constant, -clip, clip)
+    _, sums = exp_sum(pairs.pairs.negatives(limited, -math.inf), Pairs())
     value = pairs.row_mean(pairs.pairs.positive(constant)) - pairs.log_mean(sums)
     return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs, SOFTPLUS_SLOPE)), value))
 

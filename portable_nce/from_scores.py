@@ -1115,9 +1115,9 @@ class ScorePairs:
         positive, sums = pair_sums(term, self.scores, self.pairs, shift=shift, relative=relative)
         return positive, sums / self.number
 
-    def exp_sum(self, scores: Array) -> tuple[Array, ExpSum]:
+    def exp_sum(self) -> tuple[Array, ExpSum]:
         """Scores of the positives, and the sum of the exponentials of the negatives of each row."""
-        return exp_sum(scores, self.pairs)
+        return exp_sum(self.scores, self.pairs)
 
     def log_mean(self, sums: ExpSum) -> Array:
         """Logarithm of the mean of the exponentials of all negatives, shape (1,), from the sums of the rows."""

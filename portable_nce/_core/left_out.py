@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from .autodiff import stop_gradient
 from .namespace import namespace_of
 from .numerics import clipped, softplus
 from .pair_sums import Kind, Pairs
@@ -35,7 +36,7 @@ class LeftOut(NamedTuple):
 
 def left_out(scores: Array, pairs: Pairs, log_weight: Array, number: Array) -> LeftOut:
     """Mean of the left-out sums, from the logarithms (K,) of the weights and the numbers (K,) of negatives."""
-    rule = adapter_of(scores).custom_vjp(_means, _pull_means, kept=5)
+    rule = adapter_of(scores).custom_vjp(_means, _pull_means, kept=6)
     outputs = rule(pairs.kind, scores, log_weight, number, *pairs.arrays)
     return LeftOut(outputs[0], *outputs[-2:])
 
@@ -49,14 +50,8 @@ def log_add(xp: Namespace, a: Array, b: Array) -> Array:
 
 
 class _Rows(NamedTuple):
-    """Logarithms of the rows: shift and sum of the negatives but the largest, the largest and how many there are.
+    """Logarithms of the rows: `weight` is of e^w + e^p, `rest` of T without one of the largest, and `total` of T."""
 
-    `weight`: e^w + e^p; `rest`: T without one of the largest; `log_sum`: of the negatives; `total`: T.
-    """
-
-    shift: Array
-    largest: Array
-    count: Array
     positive: Any
     weight: Array
     rest: Array
@@ -64,33 +59,46 @@ class _Rows(NamedTuple):
     total: Array
 
 
-def _parts(pairs: Pairs, scores: Array, log_weight: Array) -> tuple[Array, Array, Array, Array, Array]:
-    """Terms ``exp(g - shift)`` of the negatives, 0 at the largest, and where these are."""
-    xp = namespace_of(scores, log_weight)
+class _Parts(NamedTuple):
+    """Terms ``exp(g - shift)`` of the negatives, 0 at the largest, which `at_largest` marks.
+
+    Of each row its shift, its largest entry and their number, and the logarithm of the sum of the terms times e^shift.
+    """
+
+    terms: Array
+    at_largest: Array
+    shift: Array
+    largest: Array
+    count: Array
+    others: Array
+
+
+def _parts_of(pairs: Pairs, scores: Array) -> _Parts:
+    xp = namespace_of(scores)
     entries = pairs.negatives(scores + 0.0, -math.inf)
     largest = xp.max(entries, axis=1)
     at_largest = entries == largest[:, None]
     entries = xp.where(at_largest, -math.inf, entries)
-    second = xp.max(entries, axis=1)
+    second = stop_gradient(xp.max(entries, axis=1))
     shift = xp.where(xp.isinf(second), xp.zeros_like(second), second)
     terms = adapter_of(entries).exp_in_place(entries - shift[:, None], bounded=False)
     count = adapter_of(terms).count_along(at_largest, 1, terms.dtype)
-    return terms, at_largest, shift, largest, count
-
-
-def _rows(kind: Kind, pairs: Pairs, scores: Array, log_weight: Array, parts: Any) -> _Rows:
-    terms, _, shift, largest, count = parts
-    xp = namespace_of(terms, log_weight)
     sums = adapter_of(terms).sum_along(terms, 1)
     none = sums == 0
     others = xp.where(none, -math.inf, shift + xp.log(xp.where(none, xp.ones_like(sums), sums)))
+    return _Parts(terms, at_largest, shift, largest, count, others)
+
+
+def _rows(kind: Kind, pairs: Pairs, scores: Array, log_weight: Array, parts: _Parts) -> _Rows:
+    xp = namespace_of(parts.terms, log_weight)
+    largest, count, others = parts.largest, parts.count, parts.others
     positive = pairs.positive(scores) if kind.has_positives else None
     weight = log_weight if positive is None else log_add(xp, positive, log_weight)
     several = count > 1
     equal = xp.where(several, largest + xp.log(xp.where(several, count - 1.0, xp.ones_like(count))), -math.inf)
     rest = log_add(xp, log_add(xp, others, weight), equal)
     log_sum = log_add(xp, others, largest + xp.log(count))
-    return _Rows(shift, largest, count, positive, weight, rest, log_sum, log_add(xp, log_sum, weight))
+    return _Rows(positive, weight, rest, log_sum, log_add(xp, log_sum, weight))
 
 
 def _share(xp: Namespace, part: Array, whole: Array) -> Array:
@@ -103,13 +111,12 @@ def _share(xp: Namespace, part: Array, whole: Array) -> Array:
 
 def _means(kind: Kind, scores: Array, log_weight: Array, number: Array, *masks: Array) -> tuple[Array, ...]:
     pairs = kind.of(masks)
-    parts = _parts(pairs, scores, log_weight)
+    parts = _parts_of(pairs, scores)
     rows = _rows(kind, pairs, scores, log_weight, parts)
-    terms = parts[0]
-    xp = namespace_of(terms, log_weight)
-    shares = terms * _share(xp, rows.shift, rows.total)[:, None]
-    mean = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - rows.count * softplus(xp, rows.largest - rows.rest)
-    mean = xp.where(rows.largest == math.inf, xp.zeros_like(mean), mean / number)
+    xp = namespace_of(parts.terms, log_weight)
+    shares = parts.terms * _share(xp, parts.shift, rows.total)[:, None]
+    mean = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(xp, parts.largest - rows.rest)
+    mean = xp.where(parts.largest == math.inf, xp.zeros_like(mean), mean / number)
     results = (rows.log_sum, mean) if rows.positive is None else (rows.positive, rows.log_sum, mean)
     return (*results, *parts)
 
@@ -120,24 +127,24 @@ def _pull_means(
     scores, log_weight, number, *masks = arrays
     pairs, kept = kind.of(masks), outputs[2 + kind.has_positives :]
     to_sum, to_mean = cotangents[-2:]
-    parts = kept or _parts(pairs, scores, log_weight)
+    parts = _Parts(*kept) if kept else _parts_of(pairs, scores)
     rows = _rows(kind, pairs, scores, log_weight, parts)
-    terms, at_largest, *_ = parts
+    terms, at_largest, shift, largest, count, _ = parts
     xp = namespace_of(terms, log_weight, to_sum, to_mean)
     to_mean = xp.where(xp.isinf(rows.total), xp.zeros_like(to_mean), to_mean / number)
-    of_shift, of_largest = _share(xp, rows.shift, rows.total), _share(xp, rows.largest, rows.total)
+    of_shift, of_largest = _share(xp, shift, rows.total), _share(xp, largest, rows.total)
     shares = terms * of_shift[:, None]
     odds = shares / (1.0 - shares)
     total = adapter_of(odds).sum_along(odds, 1)
     # Odds of the largest may overflow, but not these products.
-    beside = rows.count * of_largest
-    factor = to_sum * _share(xp, rows.shift, rows.log_sum) + to_mean * (
-        of_shift * (total - 1.0) + beside * _share(xp, rows.shift, rows.rest)
+    beside = count * of_largest
+    factor = to_sum * _share(xp, shift, rows.log_sum) + to_mean * (
+        of_shift * (total - 1.0) + beside * _share(xp, shift, rows.rest)
     )
-    several = rows.count > 1
-    equal = xp.where(several, rows.largest - rows.rest, xp.zeros_like(total))
-    equal = xp.where(several, (rows.count - 1.0) * xp.exp(equal), xp.zeros_like(total))
-    of_equal = to_sum * _share(xp, rows.largest, rows.log_sum) + to_mean * of_largest * (total + equal - 1.0)
+    several = count > 1
+    equal = xp.where(several, largest - rows.rest, xp.zeros_like(total))
+    equal = xp.where(several, (count - 1.0) * xp.exp(equal), xp.zeros_like(total))
+    of_equal = to_sum * _share(xp, largest, rows.log_sum) + to_mean * of_largest * (total + equal - 1.0)
     gradient = terms * (factor[:, None] - (to_mean * of_shift)[:, None] * odds)
     gradient = pairs.negatives(adapter_of(gradient).plus_product(gradient, at_largest, of_equal[:, None]))
     to_weight = to_mean * (_share(xp, rows.weight, rows.total) * total + beside * _share(xp, rows.weight, rows.rest))
