@@ -28,7 +28,7 @@ def without(kept: int, forward: Function) -> Function:
     """A function without its last `kept` results."""
 
     def shortened(static: Any, *arrays: Array) -> Arrays:
-        outputs = forward(static, *arrays)
+        outputs: Arrays = forward(static, *arrays)
         return outputs[: len(outputs) - kept]
 
     return shortened if kept else forward

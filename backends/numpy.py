@@ -67,6 +67,10 @@ def _softplus_and_sigmoid(x: Any, value: Any, slope: Any, *, bounded: bool) -> N
             np.abs(np.subtract(x > 0, slope, out=slope), out=slope)
 
 
+def _turned(x: Any, *, turned: bool) -> Any:
+    return x.T if turned and x is not None else x
+
+
 class NumpyAdapter(TapeAdapter):
     """Adapter for NumPy arrays, with faster kernels for unrecorded arrays."""
 
@@ -143,10 +147,9 @@ class NumpyAdapter(TapeAdapter):
         rows = max(1, STRIP // given.shape[1])
         for start in range(0, given.shape[0], rows):
             strip = slice(start, start + rows)
-            _softplus_and_sigmoid(
-                given[strip], *(None if y is None else y[strip] for y in (value, slope)), bounded=bounded
-            )
-        return tuple(y.T if turned and y is not None else y for y in (value, slope))
+            parts = (None if y is None else y[strip] for y in (value, slope))
+            _softplus_and_sigmoid(given[strip], *parts, bounded=bounded)
+        return _turned(value, turned=turned), _turned(slope, turned=turned)
 
     def softmax(self, x: Any) -> tuple[Any, Any, Any] | None:
         """In strips of rows that stay in the cache; exponents below the smallest have the exponential 0."""
