@@ -33,7 +33,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.left_out import log_add
-from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
+from ._core.namespace import common_namespace, device_of, is_array, is_number, lift_to_tape, namespace_of
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
 from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, Pairs, Term, exp_sum, pair_sums
@@ -243,7 +243,7 @@ def info_nce_anchor(
     ceiling = (1.0 + share) * xp.log(number + nu) - share * log_nu
     positive, log_sum, mean = pairs.left_out(log_nu)
     paired, anchored = anchored_losses(positive, log_sum, mean, log_nu, number)
-    bound = ceiling - (paired + share * anchored)
+    bound = -(paired + anchored * share) + ceiling
     if form == "bound":
         return pairs.reduced(bound, reduction)
     return pairs.reduced(positive, reduction, surrogate=bound)
@@ -845,8 +845,8 @@ def interpolated(
     weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + xp.log1p(-share) - log_unit
     positive, log_sum, mean = pairs.left_out(weight)
     paired, _ = anchored_losses(positive, log_sum, mean, weight, number)
-    own = xp.exp(-softplus(xp, weight - log_sum)) / alpha  # mean of e^(g - b) of the positive's baseline b
-    return pairs.reduced((1.0 - log_unit) - paired - own, reduction)
+    own = xp.exp(-softplus(xp, -(log_sum - weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
+    return pairs.reduced(-(paired + own) + (1.0 - log_unit), reduction)
 
 
 @explained
@@ -1382,7 +1382,8 @@ def anchored_losses(positive: Array, log_sum: Array, mean: Array, log_nu: Array,
 
     A is the softplus of the log-odds of all others plus the mean. One negative alone is left out of its only sum.
     """
-    xp = namespace_of(positive, log_sum, mean)
+    ((positive, log_sum, mean, log_nu, number),) = lift_to_tape((positive, log_sum, mean, log_nu, number))
+    xp = namespace_of(log_sum)
     paired = softplus(xp, log_add(xp, log_sum, log_nu) - positive) + mean
     paired = xp.where(number == 1, softplus(xp, log_nu - positive), paired)
     return paired, softplus(xp, log_sum - log_nu)

@@ -389,7 +389,7 @@ def info_nce_anchor(
     number, counted = checked.samples()
     log_nu = log_of(checked.xp, nu, number)
     paired, anchored = checked.anchored(checked.data - checked.data_q, checked.noise - checked.noise_q, log_nu)
-    return checked.reduced(paired + nu / number * anchored, counted)
+    return checked.reduced(paired + anchored * (nu / number), counted)
 
 
 @explained
