@@ -33,7 +33,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.left_out import log_add
-from ._core.namespace import common_namespace, device_of, is_array, is_number, lift_to_tape, namespace_of
+from ._core.namespace import common_namespace, device_of, is_array, is_number
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
 from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, Pairs, Term, exp_sum, pair_sums
@@ -241,9 +241,8 @@ def info_nce_anchor(
     xp, number = pairs.xp, pairs.numbers()
     share, log_nu = nu / number, log_of(xp, nu, number)
     ceiling = (1.0 + share) * xp.log(number + nu) - share * log_nu
-    positive, log_sum, mean = pairs.left_out(log_nu)
-    paired, anchored = anchored_losses(positive, log_sum, mean, log_nu, number)
-    bound = -(paired + anchored * share) + ceiling
+    positive, log_sum, paired = pairs.left_out(log_nu)
+    bound = -(paired + softplus(xp, log_sum - log_nu) * share) + ceiling
     if form == "bound":
         return pairs.reduced(bound, reduction)
     return pairs.reduced(positive, reduction, surrogate=bound)
@@ -707,7 +706,7 @@ def nwj(
     array(0.43203...)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    positive, negatives = pairs.means(EXP, shift=pairs.xp.ones_like(pairs.scores[:, 0]))
+    positive, negatives = pairs.means(EXP, shift=1.0)
     return pairs.reduced(positive - negatives, reduction)
 
 
@@ -843,8 +842,7 @@ def interpolated(
     # In units of α / (N - 1), the baseline is a further weight of the row, as the anchor is.
     log_unit, share = xp.log(alpha / number), xp.zeros_like(number) + alpha
     weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + xp.log1p(-share) - log_unit
-    positive, log_sum, mean = pairs.left_out(weight)
-    paired, _ = anchored_losses(positive, log_sum, mean, weight, number)
+    _, log_sum, paired = pairs.left_out(weight)
     own = xp.exp(-softplus(xp, -(log_sum - weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
     return pairs.reduced(-(paired + own) + (1.0 - log_unit), reduction)
 
@@ -1375,18 +1373,6 @@ def log_n_ceiling(
         raise TypeError(f"scores: expected an array or an integer, got {type(scores).__name__}")
     pairs = ScorePairs.of(scores, positives, mask, least=1)
     return pairs.finish(pairs.reduced_log_number("mean", 1))
-
-
-def anchored_losses(positive: Array, log_sum: Array, mean: Array, log_nu: Array, number: Array) -> tuple[Array, Array]:
-    """Terms A and B of `info_nce_anchor` for each row, from the means of `left_out` with ν as a weight, each (K,).
-
-    A is the softplus of the log-odds of all others plus the mean. One negative alone is left out of its only sum.
-    """
-    ((positive, log_sum, mean, log_nu, number),) = lift_to_tape((positive, log_sum, mean, log_nu, number))
-    xp = namespace_of(log_sum)
-    paired = softplus(xp, log_add(xp, log_sum, log_nu) - positive) + mean
-    paired = xp.where(number == 1, softplus(xp, log_nu - positive), paired)
-    return paired, softplus(xp, log_sum - log_nu)
 
 
 def _below_log_number(

@@ -49,7 +49,7 @@ from ._core.checks import (
     row_weights,
     shape_of,
 )
-from ._core.left_out import left_out, log_add
+from ._core.left_out import left_out
 from ._core.logsumexp import ExpSum, exponentials
 from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
@@ -60,7 +60,6 @@ from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
 from ._execution.live import counted_by, zeroed, zeroed_entries
 from ._losses.linear_softmax import SoftmaxStatistics, linear_softmax
-from .bounds import anchored_losses
 from .from_scores import info_nce, log_of
 
 __all__ = [
@@ -1042,11 +1041,10 @@ class _Checked(NamedTuple):
         return finish(self.xp, losses, self.dtype, self.reduction)
 
     def anchored(self, own: Array, noise: Array, log_nu: Array) -> tuple[Array, Array]:
-        """Terms of the ranking loss with an anchor, of contexts with samples."""
+        """Terms of the ranking loss with an anchor: which sample is the data, and that none is."""
         number, _ = self.samples()
-        weight = log_add(self.xp, own, log_nu)
-        _, log_sum, mean = left_out(noise, Pairs(off=self.mask), weight, number)
-        return anchored_losses(own, log_sum, mean, log_nu, number)
+        _, log_sum, paired = left_out(noise, Pairs(off=self.mask), log_nu, number, own)
+        return paired, softplus(self.xp, log_sum - log_nu)
 
     def binary(self, own: Array, other: Array) -> Array:
         """Binary losses of the data and the samples, summed per context; 0 for a sample of score -inf."""

@@ -1110,7 +1110,7 @@ class ScorePairs:
         """Entry of each row at its positive, 0 without one."""
         return self.pairs.positive(entries)
 
-    def means(self, term: Term, *, shift: Array | None = None, relative: bool = False) -> tuple[Array, Array]:
+    def means(self, term: Term, *, shift: Array | float | None = None, relative: bool = False) -> tuple[Array, Array]:
         """Scores of the positives, and means of a term over the negatives of each row, as by `pair_sums`."""
         positive, sums = pair_sums(term, self.scores, self.pairs, shift=shift, relative=relative)
         return positive, sums / self.number
@@ -1132,7 +1132,7 @@ class ScorePairs:
         return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
 
     def left_out(self, log_weight: Array) -> LeftOut:
-        """Means over the negatives of each row, each left out in turn, as by `left_out`."""
+        """Means of the log-odds of rows with each negative left out in turn, as by `left_out`."""
         return left_out(self.scores, self.pairs, log_weight, self.numbers())
 
     def numbers(self) -> Array:

@@ -1,25 +1,28 @@
-r"""Means over the negatives of each row, each left out of the row's sum in turn.
+r"""Log-odds of each row with one negative left out in turn, averaged.
 
-With :math:`r = e^g`, a weight :math:`e^w` of the row, its positive p, if it has one, and n negatives,
+With :math:`r = e^g`, the positive p, a further weight :math:`\nu`, and n negatives,
 
-.. math:: T = e^w + e^p + \sum_j r_j, \qquad \Lambda = \frac1n \sum_j \log(1 - r_j / T).
+.. math:: T = r_p + \nu + \sum_j r_j, \qquad A = \frac1n \sum_j \log \frac{T - r_j}{r_p}.
 
 A negative with more than half of T is the largest of its row, and :math:`T - r_j` a sum of its own. So a largest
-entry is never subtracted from a sum, and the others have their own shift. In the backward pass, odds
-:math:`o_j = r_j / (T - r_j)` have their sum O:
+entry is never subtracted from a sum, and the others have their own shift. Logarithms are relative to the positive, so
+that they do not round at the size of the scores. In the backward pass, odds :math:`o_j = r_j / (T - r_j)` have their
+sum O:
 
-.. math:: n\, \partial \Lambda / \partial g_j = (r_j / T) (O - o_j - 1), \qquad
-    n\, \partial \Lambda / \partial w = (e^w / T)\, O.
+.. math:: n\, \partial A / \partial g_j = (r_j / T) (n - 1 + O - o_j), \qquad
+    n\, \partial A / \partial \log \nu = (\nu / T) (n + O),
+
+and the derivative by the positive is minus their sum, in which nothing cancels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .autodiff import stop_gradient
-from .namespace import namespace_of
+from .namespace import lift_to_tape, namespace_of
 from .numerics import clipped, softplus
 from .pair_sums import Kind, Pairs
 from .protocol import Array, Namespace
@@ -27,18 +30,22 @@ from .registry import adapter_of
 
 
 class LeftOut(NamedTuple):
-    """Scores of the positives, log-sum-exp of the negatives, and Λ, each (K,). Without positives there is none."""
+    """Scores of the positives, log-sum-exp of the negatives, and means A of the log-odds, each (K,)."""
 
     positive: Array
     log_sum: Array
     mean: Array
 
 
-def left_out(scores: Array, pairs: Pairs, log_weight: Array, number: Array) -> LeftOut:
-    """Mean of the left-out sums, from the logarithms (K,) of the weights and the numbers (K,) of negatives."""
+def left_out(scores: Array, pairs: Pairs, log_weight: Array, number: Array, positive: Array | None = None) -> LeftOut:
+    """Means of log-odds from the logarithms (K,) of the weights ν and the numbers (K,) of negatives.
+
+    `positive` (K,): the scores of positives that are not in the matrix.
+    """
+    given = () if positive is None else (positive,)
     rule = adapter_of(scores).custom_vjp(_means, _pull_means, kept=6)
-    outputs = rule(pairs.kind, scores, log_weight, number, *pairs.arrays)
-    return LeftOut(outputs[0], *outputs[-2:])
+    outputs = rule(pairs.kind, scores, log_weight, *given, number, *pairs.arrays)
+    return LeftOut(outputs[0] if positive is None else positive, *outputs[-2:])
 
 
 def log_add(xp: Namespace, a: Array, b: Array) -> Array:
@@ -50,10 +57,16 @@ def log_add(xp: Namespace, a: Array, b: Array) -> Array:
 
 
 class _Rows(NamedTuple):
-    """Logarithms of the rows: `weight` is of e^w + e^p, `rest` of T without one of the largest, and `total` of T."""
+    """Logarithms of the rows, less the score of the positive, `origin`, if it is finite.
 
-    positive: Any
+    `shift` and `largest` are those of the parts; `rest` is of T without one of the largest, `log_sum` of the negatives.
+    """
+
+    origin: Array
+    positive: Array
     weight: Array
+    shift: Array
+    largest: Array
     rest: Array
     log_sum: Array
     total: Array
@@ -62,7 +75,7 @@ class _Rows(NamedTuple):
 class _Parts(NamedTuple):
     """Terms ``exp(g - shift)`` of the negatives, 0 at the largest, which `at_largest` marks.
 
-    Of each row its shift, its largest entry and their number, and the logarithm of the sum of the terms times e^shift.
+    Of each row its shift, its largest entry and their number, and the sum of the terms.
     """
 
     terms: Array
@@ -70,7 +83,7 @@ class _Parts(NamedTuple):
     shift: Array
     largest: Array
     count: Array
-    others: Array
+    sums: Array
 
 
 def _parts_of(pairs: Pairs, scores: Array) -> _Parts:
@@ -83,22 +96,21 @@ def _parts_of(pairs: Pairs, scores: Array) -> _Parts:
     shift = xp.where(xp.isinf(second), xp.zeros_like(second), second)
     terms = adapter_of(entries).exp_in_place(entries - shift[:, None], bounded=False)
     count = adapter_of(terms).count_along(at_largest, 1, terms.dtype)
-    sums = adapter_of(terms).sum_along(terms, 1)
-    none = sums == 0
+    return _Parts(terms, at_largest, shift, largest, count, adapter_of(terms).sum_along(terms, 1))
+
+
+def _rows(positive: Array, log_weight: Array, parts: _Parts) -> _Rows:
+    ((positive, log_weight, shift, largest, count, sums),) = lift_to_tape((positive, log_weight, *parts[2:]))
+    xp, constant = namespace_of(positive), stop_gradient(positive)
+    origin = xp.where(xp.isinf(constant), xp.zeros_like(constant), constant)
+    positive, weight, shift, largest = (x - origin for x in (positive, log_weight, shift, largest))
+    none, several = sums == 0, count > 1
     others = xp.where(none, -math.inf, shift + xp.log(xp.where(none, xp.ones_like(sums), sums)))
-    return _Parts(terms, at_largest, shift, largest, count, others)
-
-
-def _rows(kind: Kind, pairs: Pairs, scores: Array, log_weight: Array, parts: _Parts) -> _Rows:
-    xp = namespace_of(parts.terms, log_weight)
-    largest, count, others = parts.largest, parts.count, parts.others
-    positive = pairs.positive(scores) if kind.has_positives else None
-    weight = log_weight if positive is None else log_add(xp, positive, log_weight)
-    several = count > 1
     equal = xp.where(several, largest + xp.log(xp.where(several, count - 1.0, xp.ones_like(count))), -math.inf)
-    rest = log_add(xp, log_add(xp, others, weight), equal)
+    beside = log_add(xp, positive, weight)
     log_sum = log_add(xp, others, largest + xp.log(count))
-    return _Rows(positive, weight, rest, log_sum, log_add(xp, log_sum, weight))
+    rest = log_add(xp, log_add(xp, others, equal), beside)
+    return _Rows(origin, positive, weight, shift, largest, rest, log_sum, log_add(xp, log_sum, beside))
 
 
 def _share(xp: Namespace, part: Array, whole: Array) -> Array:
@@ -109,46 +121,60 @@ def _share(xp: Namespace, part: Array, whole: Array) -> Array:
     return xp.where(infinite, zero, xp.exp(clipped(xp, exponent, -math.inf, 0.0)))
 
 
-def _means(kind: Kind, scores: Array, log_weight: Array, number: Array, *masks: Array) -> tuple[Array, ...]:
-    pairs = kind.of(masks)
-    parts = _parts_of(pairs, scores)
-    rows = _rows(kind, pairs, scores, log_weight, parts)
-    xp = namespace_of(parts.terms, log_weight)
-    shares = parts.terms * _share(xp, parts.shift, rows.total)[:, None]
-    mean = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(xp, parts.largest - rows.rest)
-    mean = xp.where(parts.largest == math.inf, xp.zeros_like(mean), mean / number)
-    results = (rows.log_sum, mean) if rows.positive is None else (rows.positive, rows.log_sum, mean)
-    return (*results, *parts)
+def _opened(kind: Kind, arrays: Sequence[Array]) -> tuple[Pairs, Array, Array, Array]:
+    """Pairs, scores of the positives, logarithms of the weights, and numbers."""
+    scores, log_weight, *rest = arrays
+    masks = int(kind.has_off) + int(kind.has_own)
+    pairs = kind.of(rest[len(rest) - masks :])
+    if kind.has_positives:
+        return pairs, pairs.positive(scores), log_weight, rest[0]
+    return pairs, rest[0], log_weight, rest[1]
+
+
+def _means(kind: Kind, *arrays: Array) -> tuple[Array, ...]:
+    pairs, positive, log_weight, number = _opened(kind, arrays)
+    parts = _parts_of(pairs, arrays[0])
+    rows = _rows(positive, log_weight, parts)
+    xp = namespace_of(parts.terms, rows.total)
+    shares = parts.terms * _share(xp, rows.shift, rows.total)[:, None]
+    left = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(xp, rows.largest - rows.rest)
+    left = xp.where(rows.largest == math.inf, xp.zeros_like(left), left / number)
+    mean = softplus(xp, log_add(xp, rows.log_sum, rows.weight) - rows.positive) + left
+    mean = xp.where(number == 1, softplus(xp, rows.weight - rows.positive), mean)  # left out of its only sum
+    results = (rows.origin + rows.log_sum, mean)
+    return (*((positive,) if kind.has_positives else ()), *results, *parts)
 
 
 def _pull_means(
     kind: Kind, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
 ) -> tuple[Array, ...]:
-    scores, log_weight, number, *masks = arrays
-    pairs, kept = kind.of(masks), outputs[2 + kind.has_positives :]
+    pairs, positive, log_weight, number = _opened(kind, arrays)
+    kept = outputs[2 + kind.has_positives :]
     to_sum, to_mean = cotangents[-2:]
-    parts = _Parts(*kept) if kept else _parts_of(pairs, scores)
-    rows = _rows(kind, pairs, scores, log_weight, parts)
-    terms, at_largest, shift, largest, count, _ = parts
-    xp = namespace_of(terms, log_weight, to_sum, to_mean)
+    parts = _Parts(*kept) if kept else _parts_of(pairs, arrays[0])
+    rows = _rows(positive, log_weight, parts)
+    terms, at_largest, _, _, count, sums = parts
+    xp = namespace_of(terms, rows.total, to_sum, to_mean)
     to_mean = xp.where(xp.isinf(rows.total), xp.zeros_like(to_mean), to_mean / number)
-    of_shift, of_largest = _share(xp, shift, rows.total), _share(xp, largest, rows.total)
+    of_shift, of_largest = _share(xp, rows.shift, rows.total), _share(xp, rows.largest, rows.total)
     shares = terms * of_shift[:, None]
     odds = shares / (1.0 - shares)
-    total = adapter_of(odds).sum_along(odds, 1)
+    total, every = adapter_of(odds).sum_along(odds, 1), sums * of_shift
     # Odds of the largest may overflow, but not these products.
-    beside = count * of_largest
-    factor = to_sum * _share(xp, shift, rows.log_sum) + to_mean * (
-        of_shift * (total - 1.0) + beside * _share(xp, shift, rows.rest)
-    )
+    of_odds = count * of_largest * _share(xp, rows.shift, rows.rest)
+    factor = of_shift * ((number - 1.0) + total) + of_odds
     several = count > 1
-    equal = xp.where(several, largest - rows.rest, xp.zeros_like(total))
+    equal = xp.where(several, rows.largest - rows.rest, xp.zeros_like(total))
     equal = xp.where(several, (count - 1.0) * xp.exp(equal), xp.zeros_like(total))
-    of_equal = to_sum * _share(xp, largest, rows.log_sum) + to_mean * of_largest * (total + equal - 1.0)
-    gradient = terms * (factor[:, None] - (to_mean * of_shift)[:, None] * odds)
-    gradient = pairs.negatives(adapter_of(gradient).plus_product(gradient, at_largest, of_equal[:, None]))
-    to_weight = to_mean * (_share(xp, rows.weight, rows.total) * total + beside * _share(xp, rows.weight, rows.rest))
-    if rows.positive is None:
-        return gradient, to_weight
-    to_positive = cotangents[0] + to_weight * _share(xp, rows.positive, rows.weight)
-    return pairs.with_positives(gradient, to_positive), to_weight * _share(xp, log_weight, rows.weight)
+    of_equal = of_largest * ((number - 1.0) + total + equal)
+    of_weight = _share(xp, rows.weight, rows.total) * (number + total)
+    of_weight = of_weight + count * of_largest * _share(xp, rows.weight, rows.rest)
+    negatives = ((number - 1.0) + total) * every + (every - total) + sums * of_odds + count * of_equal
+    to_positive = -(to_mean * (negatives + of_weight))
+    of_terms = to_sum * _share(xp, rows.shift, rows.log_sum) + to_mean * factor
+    to_largest = to_sum * _share(xp, rows.largest, rows.log_sum) + to_mean * of_equal
+    gradient = terms * (of_terms[:, None] - (to_mean * of_shift)[:, None] * odds)
+    gradient = pairs.negatives(adapter_of(gradient).plus_product(gradient, at_largest, to_largest[:, None]))
+    if kind.has_positives:
+        return pairs.with_positives(gradient, cotangents[0] + to_positive), to_mean * of_weight
+    return gradient, to_mean * of_weight, to_positive

@@ -86,8 +86,7 @@ class Kind(NamedTuple):
 class Term(NamedTuple):
     """A function of a score and its derivative; None: 1.
 
-    `exponential`: it is its own derivative, so that the derivative of a sum by the shift is minus the sum. It may
-    overwrite its argument, and overflow.
+    `exponential`: it is its own derivative, may overwrite its argument, and overflow.
     """
 
     value: Callable[[Namespace, Array], Array]
@@ -129,29 +128,28 @@ SCORE = Term(_copy, None)
 
 
 class _Spec(NamedTuple):
-    """Static arguments: `relative`: the shift of a row is added to its positive."""
+    """Static arguments: `constant`: a shift; `shifted`: an array of shifts; `relative`: to the positive of the row."""
 
     term: Term
     kind: Kind
+    constant: float
     shifted: bool
     relative: bool
 
 
 def pair_sums(
-    term: Term, scores: Array, pairs: Pairs, *, shift: Array | None = None, relative: bool = False
+    term: Term, scores: Array, pairs: Pairs, *, shift: Array | float | None = None, relative: bool = False
 ) -> tuple[Array, Array]:
     """Scores of the positives (K,), and sums of the term over the negatives of each row (K,).
 
-    `shift` (K,) is subtracted from the scores, and with `relative` the score of the positive, too. Without positives
-    both results are the sums.
+    `shift`, a constant or an array (K,), is subtracted from the scores, and with `relative` the score of the positive,
+    too. Without positives both results are the sums.
     """
-    shifts = () if shift is None else (shift,)
-    spec = _Spec(term, pairs.kind, shift is not None, relative)
-    rule = (
-        adapter_of(scores).custom_vjp(_kept_sums, _pull_sums, kept=1)
-        if term.exponential
-        else (adapter_of(scores).custom_vjp(_sums, _pull_sums))
-    )
+    constant = shift if isinstance(shift, float) else 0.0
+    shifts = () if shift is None or isinstance(shift, float) else (shift,)
+    spec = _Spec(term, pairs.kind, constant, len(shifts) > 0, relative)
+    forward, kept = (_kept_sums, 1) if term.exponential else (_sums, 0)
+    rule = adapter_of(scores).custom_vjp(forward, _pull_sums, kept=kept)
     outputs = rule(spec, scores, *shifts, *pairs.arrays)
     return outputs[0], outputs[-1]
 
@@ -177,8 +175,8 @@ def _arguments(spec: _Spec, pairs: Pairs, scores: Array, shifts: Sequence[Array]
         shift = positive if shift is None else positive + shift
     if shift is not None:
         scores = scores - shift[:, None]
-    elif spec.term.exponential:
-        scores = scores + 0.0
+    elif spec.constant != 0.0 or spec.term.exponential:
+        scores = scores - spec.constant
     return pairs.negatives(scores) if spec.term.exponential or pairs.off is not None else scores
 
 
@@ -211,7 +209,7 @@ def _pull_sums(
     else:
         slopes = spec.term.slope(xp, _arguments(spec, pairs, scores, rest[:split], positive))
         gradient = pairs.negatives(adapter_of(slopes).times_in_place(slopes, of_sums[:, None]))
-    of_shift = -(of_sums * sums) if spec.term.exponential else xp.zeros_like(sums)
+    of_shift = -adapter_of(gradient).sum_along(gradient, 1) if spec.shifted or spec.relative else xp.zeros_like(sums)
     if positive is not None:
         gradient = pairs.with_positives(gradient, cotangents[0] + of_shift if spec.relative else cotangents[0])
     return (gradient, of_shift) if spec.shifted else (gradient,)

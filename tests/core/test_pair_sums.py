@@ -141,28 +141,42 @@ OF_ROWS = {
 }
 
 
-def left_out_exactly(row: Any, weight: float) -> tuple[Any, Any, Any]:
-    """Means by sums without an entry, and their slopes by the scores and by the weight, in long double."""
-    g, w, n = row.astype(np.longdouble), np.longdouble(weight), len(row)
-    total = np.logaddexp.reduce([*g, w])
+def left_out_exactly(row: Any, positive: float, weight: float) -> tuple[Any, Any, Any, Any]:
+    """Mean log-odds by sums without an entry; slopes by the scores, the positive and the weight, in long double."""
+    g, p, w, n = row.astype(np.longdouble), np.longdouble(positive), np.longdouble(weight), len(row)
     others = np.asarray([np.logaddexp.reduce([*np.delete(g, k), w]) for k in range(n)])
-    within = np.exp(g[None, :] - others[:, None])
+    odds = others - p
+    slopes = 1.0 / (1.0 + np.exp(-odds))
+    within = np.exp(g[None, :] - others[:, None]) * slopes[:, None]
     within[np.diag_indices(n)] = 0.0
-    by_score = within.mean(axis=0) - np.exp(g - total)
-    return np.mean(others - total), by_score, np.exp(w - others).mean() - np.exp(w - total)
+    return np.logaddexp(0.0, odds).mean(), within.mean(axis=0), -slopes.mean(), (slopes * np.exp(w - others)).mean()
 
 
 @pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize("positive", [0.25, 30.0, -400.0])
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
-def test_means_of_left_out_sums(library: str, name: str) -> None:
+def test_means_of_left_out_sums(library: str, positive: float, name: str) -> None:
     row, weight = OF_ROWS[name], -0.4
     made: Any = {"numpy": np.asarray, "torch": torch.asarray, "jax": jax.numpy.asarray}[library]
-    scores, weights, number = made(row[None, :]), made(np.asarray([weight])), made(np.asarray([4.0]))
-    value, (by_scores, by_weight) = pnce.value_and_grad(
-        lambda x, w: left_out(x, Pairs(), w, number).mean.sum(), argnums=(0, 1)
-    )(scores, weights)
-    wanted, slope, of_weight = left_out_exactly(row, weight)
+    scores, number = made(row[None, :]), made(np.asarray([4.0]))
+    rows = [made(np.asarray([number])) for number in (positive, weight)]
+    value, found = pnce.value_and_grad(
+        lambda x, p, w: left_out(x, Pairs(), w, number, p).mean.sum(), argnums=(0, 1, 2)
+    )(scores, *rows)
+    wanted, *slopes = left_out_exactly(row, positive, weight)
     eps = float(np.finfo(np.asarray(value).dtype).eps)
     assert float(value) == pytest.approx(float(wanted), rel=64 * eps, abs=1e-100)
-    np.testing.assert_allclose(np.asarray(by_scores)[0], slope.astype(float), rtol=1e3 * eps, atol=4 * eps)
-    np.testing.assert_allclose(np.asarray(by_weight)[0], float(of_weight), rtol=1e3 * eps, atol=4 * eps)
+    for slope, exact in zip(found, slopes, strict=True):
+        np.testing.assert_allclose(np.asarray(slope)[0], exact.astype(float), rtol=1e3 * eps, atol=1e-100)
+
+
+@pytest.mark.parametrize("positive", [0.25, 30.0, -math.inf])
+def test_one_negative_is_left_out_of_its_only_sum(positive: float) -> None:
+    of_row = np.asarray([[700.0], [-3.0]]), np.full(2, positive), np.full(2, -0.4)
+    value, found = pnce.value_and_grad(
+        lambda x, p, w: left_out(x, Pairs(), w, np.ones(2), p).mean[1], argnums=(0, 1, 2)
+    )(*of_row)
+    assert value == pytest.approx(math.inf if positive == -math.inf else math.log1p(math.exp(-0.4 - positive)))
+    by_score, by_positive, by_weight = found
+    assert not by_score.any()
+    assert by_positive[1] == -by_weight[1] == pytest.approx(-1.0 / (1.0 + math.exp(0.4 + positive)), rel=1e-13)

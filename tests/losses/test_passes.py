@@ -53,7 +53,7 @@ LOG_Q = torch.zeros(ROWS, ROWS)
 OF_SCORES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "club": (bounds.club, 4),
     "dv": (bounds.dv, 5),
-    "flo": (lambda scores: bounds.flo(scores, torch.zeros(ROWS)), 6),
+    "flo": (lambda scores: bounds.flo(scores, torch.zeros(ROWS)), 7),
     "info_nce_anchor": (bounds.info_nce_anchor, 26),
     "interpolated": (lambda scores: bounds.interpolated(scores, 0.5, 0.0), 26),
     "js": (bounds.js, 4),
@@ -61,7 +61,7 @@ OF_SCORES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "mine": (lambda scores: bounds.mine(scores)[0], 5),
     "nwj": (bounds.nwj, 6),
     "smile": (bounds.smile, 9),
-    "tuba": (lambda scores: bounds.tuba(scores, 0.5), 6),
+    "tuba": (lambda scores: bounds.tuba(scores, 0.5), 7),
 }
 OF_NOISE: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
     "balance_penalty": (density.balance_penalty, 8),
