@@ -5,9 +5,8 @@ With :math:`r = e^g`, the positive p, a further weight :math:`\nu`, and n negati
 .. math:: T = r_p + \nu + \sum_j r_j, \qquad A = \frac1n \sum_j \log \frac{T - r_j}{r_p}.
 
 A negative with more than half of T is the largest of its row, and :math:`T - r_j` a sum of its own. So a largest
-entry is never subtracted from a sum, and the others have their own shift. Logarithms are relative to the positive, so
-that they do not round at the size of the scores. In the backward pass, odds :math:`o_j = r_j / (T - r_j)` have their
-sum O:
+entry is never subtracted from a sum, and the others have their own shift. In the backward pass, odds
+:math:`o_j = r_j / (T - r_j)` have their sum O:
 
 .. math:: n\, \partial A / \partial g_j = (r_j / T) (n - 1 + O - o_j), \qquad
     n\, \partial A / \partial \log \nu = (\nu / T) (n + O),
@@ -57,12 +56,11 @@ def log_add(xp: Namespace, a: Array, b: Array) -> Array:
 
 
 class _Rows(NamedTuple):
-    """Logarithms of the rows, less the score of the positive, `origin`, if it is finite.
+    """Logarithms of the rows.
 
     `shift` and `largest` are those of the parts; `rest` is of T without one of the largest, `log_sum` of the negatives.
     """
 
-    origin: Array
     positive: Array
     weight: Array
     shift: Array
@@ -101,16 +99,14 @@ def _parts_of(pairs: Pairs, scores: Array) -> _Parts:
 
 def _rows(positive: Array, log_weight: Array, parts: _Parts) -> _Rows:
     ((positive, log_weight, shift, largest, count, sums),) = lift_to_tape((positive, log_weight, *parts[2:]))
-    xp, constant = namespace_of(positive), stop_gradient(positive)
-    origin = xp.where(xp.isinf(constant), xp.zeros_like(constant), constant)
-    positive, weight, shift, largest = (x - origin for x in (positive, log_weight, shift, largest))
+    xp = namespace_of(positive)
     none, several = sums == 0, count > 1
     others = xp.where(none, -math.inf, shift + xp.log(xp.where(none, xp.ones_like(sums), sums)))
     equal = xp.where(several, largest + xp.log(xp.where(several, count - 1.0, xp.ones_like(count))), -math.inf)
-    beside = log_add(xp, positive, weight)
+    beside = log_add(xp, positive, log_weight)
     log_sum = log_add(xp, others, largest + xp.log(count))
     rest = log_add(xp, log_add(xp, others, equal), beside)
-    return _Rows(origin, positive, weight, shift, largest, rest, log_sum, log_add(xp, log_sum, beside))
+    return _Rows(positive, log_weight, shift, largest, rest, log_sum, log_add(xp, log_sum, beside))
 
 
 def _share(xp: Namespace, part: Array, whole: Array) -> Array:
@@ -141,7 +137,7 @@ def _means(kind: Kind, *arrays: Array) -> tuple[Array, ...]:
     left = xp.where(rows.largest == math.inf, xp.zeros_like(left), left / number)
     mean = softplus(xp, log_add(xp, rows.log_sum, rows.weight) - rows.positive) + left
     mean = xp.where(number == 1, softplus(xp, rows.weight - rows.positive), mean)  # left out of its only sum
-    results = (rows.origin + rows.log_sum, mean)
+    results = (rows.log_sum, mean)
     return (*((positive,) if kind.has_positives else ()), *results, *parts)
 
 
