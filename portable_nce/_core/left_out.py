@@ -110,11 +110,17 @@ def _rows(positive: Array, log_weight: Array, parts: _Parts) -> _Rows:
 
 
 def _share(xp: Namespace, part: Array, whole: Array) -> Array:
-    """``exp(part - whole)`` of a part of the whole, 0 for an infinite whole; the shift of no terms may be larger."""
-    infinite = xp.isinf(whole)
+    """``exp(part - whole)`` of a part of the whole, 0 for an infinite whole; the shift of no terms may be larger.
+
+    The rounding of the difference, times which the exponential would be wrong, is computed and made good.
+    """
+    infinite = xp.logical_or(xp.isinf(whole), part == -math.inf)
     zero = xp.zeros_like(whole)
-    exponent = xp.where(infinite, zero, part) - xp.where(infinite, zero, whole)
-    return xp.where(infinite, zero, xp.exp(clipped(xp, exponent, -math.inf, 0.0)))
+    a, b = (xp.where(infinite, zero, x) for x in (part, whole))
+    exponent = a - b
+    taken = exponent - a
+    rest = (a - (exponent - taken)) - (b + taken)
+    return xp.where(infinite, zero, xp.exp(clipped(xp, exponent, -math.inf, 0.0)) * (rest + 1.0))
 
 
 def _opened(kind: Kind, arrays: Sequence[Array]) -> tuple[Pairs, Array, Array, Array]:
