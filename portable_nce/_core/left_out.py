@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .autodiff import stop_gradient
+from .logsumexp import ExpSum
 from .namespace import lift_to_tape, namespace_of
 from .numerics import clipped, softplus
 from .pair_sums import Kind, Pairs
@@ -56,18 +57,15 @@ def log_add(xp: Namespace, a: Array, b: Array) -> Array:
 
 
 class _Rows(NamedTuple):
-    """Logarithms of the rows.
-
-    `shift` and `largest` are those of the parts; `rest` is of T without one of the largest, `log_sum` of the negatives.
-    """
+    """Sums of the rows, and logarithms of their parts: `rest` is T without one of the largest, `negatives` theirs."""
 
     positive: Array
     weight: Array
     shift: Array
     largest: Array
-    rest: Array
-    log_sum: Array
-    total: Array
+    rest: ExpSum
+    negatives: ExpSum
+    total: ExpSum
 
 
 class _Parts(NamedTuple):
@@ -100,27 +98,52 @@ def _parts_of(pairs: Pairs, scores: Array) -> _Parts:
 def _rows(positive: Array, log_weight: Array, parts: _Parts) -> _Rows:
     ((positive, log_weight, shift, largest, count, sums),) = lift_to_tape((positive, log_weight, *parts[2:]))
     xp = namespace_of(positive)
-    none, several = sums == 0, count > 1
-    others = xp.where(none, -math.inf, shift + xp.log(xp.where(none, xp.ones_like(sums), sums)))
-    equal = xp.where(several, largest + xp.log(xp.where(several, count - 1.0, xp.ones_like(count))), -math.inf)
-    beside = log_add(xp, positive, log_weight)
-    log_sum = log_add(xp, others, largest + xp.log(count))
-    rest = log_add(xp, log_add(xp, others, equal), beside)
-    return _Rows(positive, log_weight, shift, largest, rest, log_sum, log_add(xp, log_sum, beside))
+    smaller = xp.where(sums == 0, -math.inf, shift), sums
+    others = xp.where(count > 1, largest, -math.inf), count - 1.0
+    beside = (positive, xp.ones_like(sums)), (log_weight, xp.ones_like(sums))
+    return _Rows(
+        positive,
+        log_weight,
+        shift,
+        largest,
+        _sum_of(xp, smaller, others, *beside),
+        _sum_of(xp, smaller, (largest, count)),
+        _sum_of(xp, smaller, (largest, count), *beside),
+    )
 
 
-def _share(xp: Namespace, part: Array, whole: Array) -> Array:
-    """``exp(part - whole)`` of a part of the whole, 0 for an infinite whole; the shift of no terms may be larger.
+def _sum_of(xp: Namespace, *parts: tuple[Array, Array]) -> ExpSum:
+    """Sum of exponentials of logarithms times factors; the largest logarithm may be infinite, and its terms are 0."""
+    top = parts[0][0]
+    for logarithm, _ in parts[1:]:
+        top = xp.maximum(top, logarithm)
+    top = stop_gradient(top)
+    infinite = xp.isinf(top)
+    shift = xp.where(infinite, xp.zeros_like(top), top)
+    total = xp.zeros_like(top)
+    for logarithm, factor in parts:
+        total = total + factor * xp.exp(xp.where(infinite, -math.inf, logarithm) - shift)
+    return ExpSum(top, total)
+
+
+def _log(xp: Namespace, sums: ExpSum) -> Array:
+    return sums.top + sums.log_total(xp)
+
+
+def _share(xp: Namespace, part: Array, whole: ExpSum) -> Array:
+    """``exp(part)`` as a share of the whole, 0 of an infinite whole; the shift of no terms may be larger.
 
     The rounding of the difference, times which the exponential would be wrong, is computed and made good.
     """
-    infinite = xp.logical_or(xp.isinf(whole), part == -math.inf)
-    zero = xp.zeros_like(whole)
-    a, b = (xp.where(infinite, zero, x) for x in (part, whole))
+    assert whole.top is not None  # noqa: S101  (there is a shift)
+    infinite = xp.logical_or(xp.isinf(whole.top), part == -math.inf)
+    zero = xp.zeros_like(whole.top)
+    a, b = (xp.where(infinite, zero, x) for x in (part, whole.top))
     exponent = a - b
     taken = exponent - a
     rest = (a - (exponent - taken)) - (b + taken)
-    return xp.where(infinite, zero, xp.exp(clipped(xp, exponent, -math.inf, 0.0)) * (rest + 1.0))
+    shares = xp.exp(clipped(xp, exponent, -math.inf, 0.0)) * (rest + 1.0)
+    return xp.where(infinite, zero, shares) / xp.where(whole.total == 0, xp.ones_like(zero), whole.total)
 
 
 def _opened(kind: Kind, arrays: Sequence[Array]) -> tuple[Pairs, Array, Array, Array]:
@@ -137,13 +160,16 @@ def _means(kind: Kind, *arrays: Array) -> tuple[Array, ...]:
     pairs, positive, log_weight, number = _opened(kind, arrays)
     parts = _parts_of(pairs, arrays[0])
     rows = _rows(positive, log_weight, parts)
-    xp = namespace_of(parts.terms, rows.total)
+    xp = namespace_of(parts.terms, rows.positive)
     shares = parts.terms * _share(xp, rows.shift, rows.total)[:, None]
-    left = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(xp, rows.largest - rows.rest)
+    left = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(
+        xp, rows.largest - _log(xp, rows.rest)
+    )
     left = xp.where(rows.largest == math.inf, xp.zeros_like(left), left / number)
-    mean = softplus(xp, log_add(xp, rows.log_sum, rows.weight) - rows.positive) + left
+    log_sum = _log(xp, rows.negatives)
+    mean = softplus(xp, log_add(xp, log_sum, rows.weight) - rows.positive) + left
     mean = xp.where(number == 1, softplus(xp, rows.weight - rows.positive), mean)  # left out of its only sum
-    results = (rows.log_sum, mean)
+    results = (log_sum, mean)
     return (*((positive,) if kind.has_positives else ()), *results, *parts)
 
 
@@ -156,8 +182,8 @@ def _pull_means(
     parts = _Parts(*kept) if kept else _parts_of(pairs, arrays[0])
     rows = _rows(positive, log_weight, parts)
     terms, at_largest, _, _, count, sums = parts
-    xp = namespace_of(terms, rows.total, to_sum, to_mean)
-    to_mean = xp.where(xp.isinf(rows.total), xp.zeros_like(to_mean), to_mean / number)
+    xp = namespace_of(terms, rows.positive, to_sum, to_mean)
+    to_mean = xp.where(xp.isinf(rows.total.top), xp.zeros_like(to_mean), to_mean / number)
     of_shift, of_largest = _share(xp, rows.shift, rows.total), _share(xp, rows.largest, rows.total)
     shares = terms * of_shift[:, None]
     odds = shares / (1.0 - shares)
@@ -165,16 +191,15 @@ def _pull_means(
     # Odds of the largest may overflow, but not these products.
     of_odds = count * of_largest * _share(xp, rows.shift, rows.rest)
     factor = of_shift * ((number - 1.0) + total) + of_odds
-    several = count > 1
-    equal = xp.where(several, rows.largest - rows.rest, xp.zeros_like(total))
-    equal = xp.where(several, (count - 1.0) * xp.exp(equal), xp.zeros_like(total))
+    of_one = _share(xp, xp.where(count > 1, rows.largest, -math.inf), rows.rest)
+    equal = (count - 1.0) * of_one
     of_equal = of_largest * ((number - 1.0) + total + equal)
     of_weight = _share(xp, rows.weight, rows.total) * (number + total)
     of_weight = of_weight + count * of_largest * _share(xp, rows.weight, rows.rest)
     negatives = ((number - 1.0) + total) * every + (every - total) + sums * of_odds + count * of_equal
     to_positive = -(to_mean * (negatives + of_weight))
-    of_terms = to_sum * _share(xp, rows.shift, rows.log_sum) + to_mean * factor
-    to_largest = to_sum * _share(xp, rows.largest, rows.log_sum) + to_mean * of_equal
+    of_terms = to_sum * _share(xp, rows.shift, rows.negatives) + to_mean * factor
+    to_largest = to_sum * _share(xp, rows.largest, rows.negatives) + to_mean * of_equal
     gradient = terms * (of_terms[:, None] - (to_mean * of_shift)[:, None] * odds)
     gradient = pairs.negatives(adapter_of(gradient).plus_product(gradient, at_largest, to_largest[:, None]))
     if kind.has_positives:
