@@ -794,8 +794,7 @@ def interpolated(
     ----------
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sums. A
-        positive of -inf makes the bound -inf. It is NaN if a row has no finite score and α > 0, or fewer than two and
-        α = 1.
+        positive of -inf makes the bound -inf. It is NaN if α = 1 and a row has fewer than two finite scores.
     alpha : float
         Weight α of the batch in the baseline, in [0, 1]: 0 is `tuba`, 1 resembles `info_nce`.
     log_baseline : float or array, shape (K,) or of one entry
@@ -844,7 +843,7 @@ def interpolated(
     weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + xp.log1p(-share) - log_unit
     _, log_sum, paired = pairs.left_out(weight)
     own = xp.exp(-softplus(xp, -(log_sum - weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
-    return pairs.reduced(-(paired + own) + (1.0 - log_unit), reduction)
+    return pairs.reduced((-paired + (1.0 - log_unit)) - own, reduction)
 
 
 @explained

@@ -57,7 +57,10 @@ def log_add(xp: Namespace, a: Array, b: Array) -> Array:
 
 
 class _Rows(NamedTuple):
-    """Sums of the rows, and logarithms of their parts: `rest` is T without one of the largest, `negatives` theirs."""
+    """Sums of the rows, and logarithms of their parts.
+
+    `rest` is T without one of the largest, `against` T without the positive, `negatives` also without the weight.
+    """
 
     positive: Array
     weight: Array
@@ -65,6 +68,7 @@ class _Rows(NamedTuple):
     largest: Array
     rest: ExpSum
     negatives: ExpSum
+    against: ExpSum
     total: ExpSum
 
 
@@ -108,6 +112,7 @@ def _rows(positive: Array, log_weight: Array, parts: _Parts) -> _Rows:
         largest,
         _sum_of(xp, smaller, others, *beside),
         _sum_of(xp, smaller, (largest, count)),
+        _sum_of(xp, smaller, (largest, count), beside[1]),
         _sum_of(xp, smaller, (largest, count), *beside),
     )
 
@@ -166,10 +171,10 @@ def _means(kind: Kind, *arrays: Array) -> tuple[Array, ...]:
         xp, rows.largest - _log(xp, rows.rest)
     )
     left = xp.where(rows.largest == math.inf, xp.zeros_like(left), left / number)
-    log_sum = _log(xp, rows.negatives)
-    mean = softplus(xp, log_add(xp, log_sum, rows.weight) - rows.positive) + left
+    against = (rows.against.top - rows.positive) + rows.against.log_total(xp)
+    mean = softplus(xp, against) + left
     mean = xp.where(number == 1, softplus(xp, rows.weight - rows.positive), mean)  # left out of its only sum
-    results = (log_sum, mean)
+    results = (_log(xp, rows.negatives), mean)
     return (*((positive,) if kind.has_positives else ()), *results, *parts)
 
 
