@@ -32,7 +32,7 @@ from ._core.checks import (
     scalar,
     shape_of,
 )
-from ._core.left_out import log_add
+from ._core.left_out import log_add, log_odds
 from ._core.namespace import common_namespace, device_of, is_array, is_number
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
@@ -241,8 +241,8 @@ def info_nce_anchor(
     xp, number = pairs.xp, pairs.numbers()
     share, log_nu = nu / number, log_of(xp, nu, number)
     ceiling = (1.0 + share) * xp.log(number + nu) - share * log_nu
-    positive, log_sum, paired = pairs.left_out(log_nu)
-    bound = -(paired + softplus(xp, log_sum - log_nu) * share) + ceiling
+    positive, sums, paired = pairs.left_out(log_nu)
+    bound = -(paired + softplus(xp, log_odds(xp, sums, log_nu)) * share) + ceiling
     if form == "bound":
         return pairs.reduced(bound, reduction)
     return pairs.reduced(positive, reduction, surrogate=bound)
@@ -841,8 +841,8 @@ def interpolated(
     # In units of α / (N - 1), the baseline is a further weight of the row, as the anchor is.
     log_unit, share = xp.log(alpha / number), xp.zeros_like(number) + alpha
     weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + xp.log1p(-share) - log_unit
-    _, log_sum, paired = pairs.left_out(weight)
-    own = xp.exp(-softplus(xp, -(log_sum - weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
+    _, sums, paired = pairs.left_out(weight)
+    own = xp.exp(-softplus(xp, -log_odds(xp, sums, weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
     return pairs.reduced((-paired + (1.0 - log_unit)) - own, reduction)
 
 

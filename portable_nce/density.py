@@ -49,7 +49,7 @@ from ._core.checks import (
     row_weights,
     shape_of,
 )
-from ._core.left_out import left_out
+from ._core.left_out import left_out, log_odds
 from ._core.logsumexp import ExpSum, exponentials
 from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
@@ -1043,8 +1043,8 @@ class _Checked(NamedTuple):
     def anchored(self, own: Array, noise: Array, log_nu: Array) -> tuple[Array, Array]:
         """Terms of the ranking loss with an anchor: which sample is the data, and that none is."""
         number, _ = self.samples()
-        _, log_sum, paired = left_out(noise, Pairs(off=self.mask), log_nu, number, own)
-        return paired, softplus(self.xp, log_sum - log_nu)
+        _, sums, paired = left_out(noise, Pairs(off=self.mask), log_nu, number, own)
+        return paired, softplus(self.xp, log_odds(self.xp, sums, log_nu))
 
     def binary(self, own: Array, other: Array) -> Array:
         """Binary losses of the data and the samples, summed per context; 0 for a sample of score -inf."""

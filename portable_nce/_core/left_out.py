@@ -30,10 +30,10 @@ from .registry import adapter_of
 
 
 class LeftOut(NamedTuple):
-    """Scores of the positives, log-sum-exp of the negatives, and means A of the log-odds, each (K,)."""
+    """Scores of the positives, sums of exponentials of the negatives, and means A of the log-odds, each (K,)."""
 
     positive: Array
-    log_sum: Array
+    sums: ExpSum
     mean: Array
 
 
@@ -45,7 +45,14 @@ def left_out(scores: Array, pairs: Pairs, log_weight: Array, number: Array, posi
     given = () if positive is None else (positive,)
     rule = adapter_of(scores).custom_vjp(_means, _pull_means, kept=6)
     outputs = rule(pairs.kind, scores, log_weight, *given, number, *pairs.arrays)
-    return LeftOut(outputs[0] if positive is None else positive, *outputs[-2:])
+    sums = ExpSum(stop_gradient(outputs[-3]), outputs[-2])
+    return LeftOut(outputs[0] if positive is None else positive, sums, outputs[-1])
+
+
+def log_odds(xp: Namespace, sums: ExpSum, logarithm: Array) -> Array:
+    """Logarithm of sums over the exponential of another one."""
+    assert sums.top is not None  # noqa: S101  (there is a shift)
+    return -(logarithm - sums.top) + sums.log_total(xp)
 
 
 def log_add(xp: Namespace, a: Array, b: Array) -> Array:
@@ -171,10 +178,9 @@ def _means(kind: Kind, *arrays: Array) -> tuple[Array, ...]:
         xp, rows.largest - _log(xp, rows.rest)
     )
     left = xp.where(rows.largest == math.inf, xp.zeros_like(left), left / number)
-    against = (rows.against.top - rows.positive) + rows.against.log_total(xp)
-    mean = softplus(xp, against) + left
+    mean = softplus(xp, log_odds(xp, rows.against, rows.positive)) + left
     mean = xp.where(number == 1, softplus(xp, rows.weight - rows.positive), mean)  # left out of its only sum
-    results = (_log(xp, rows.negatives), mean)
+    results = (*rows.negatives, mean)
     return (*((positive,) if kind.has_positives else ()), *results, *parts)
 
 
@@ -182,8 +188,9 @@ def _pull_means(
     kind: Kind, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
 ) -> tuple[Array, ...]:
     pairs, positive, log_weight, number = _opened(kind, arrays)
-    kept = outputs[2 + kind.has_positives :]
-    to_sum, to_mean = cotangents[-2:]
+    place = int(kind.has_positives)
+    kept, to_mean = outputs[place + 3 :], cotangents[place + 2]
+    to_sum = cotangents[place + 1] * outputs[place + 1]  # of the logarithm
     parts = _Parts(*kept) if kept else _parts_of(pairs, arrays[0])
     rows = _rows(positive, log_weight, parts)
     terms, at_largest, _, _, count, sums = parts
