@@ -839,11 +839,12 @@ def interpolated(
         return pairs.reduced(_tuba(pairs, baseline), reduction)
     xp, number = pairs.xp, pairs.numbers()
     # In units of α / (N - 1), the baseline is a further weight of the row, as the anchor is.
-    log_unit, share = xp.log(alpha / number), xp.zeros_like(number) + alpha
-    weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + xp.log1p(-share) - log_unit
+    share = xp.zeros_like(number) + alpha
+    log_share, log_number = xp.log(share), xp.log(number)
+    weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + (xp.log1p(-share) - log_share) + log_number
     _, sums, paired = pairs.left_out(weight)
     own = xp.exp(-softplus(xp, -log_odds(xp, sums, weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
-    return pairs.reduced((-paired + (1.0 - log_unit)) - own, reduction)
+    return pairs.reduced((-(paired - log_number) - log_share) - (own - 1.0), reduction)
 
 
 @explained
