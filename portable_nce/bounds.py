@@ -36,7 +36,7 @@ from ._core.left_out import log_add, log_odds
 from ._core.namespace import common_namespace, device_of, is_array, is_number
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
-from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, Pairs, Term, exp_sum, pair_sums
+from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
@@ -1026,7 +1026,7 @@ def smile(
     pairs = ScorePairs.of(scores, positives, mask)
     constant = stop_gradient(pairs.scores)
     limited = constant + 0.0 if clip == math.inf else clipped(pairs.xp, constant, -clip, clip)
-    _, sums = exp_sum(pairs.pairs.negatives(limited, -math.inf), Pairs())
+    _, sums = exp_sum(pairs.pairs.negatives(limited, -math.inf), PairSets())
     value = pairs.row_mean(pairs.pairs.positive(constant)) - pairs.log_mean(sums)
     return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs, SOFTPLUS_SLOPE)), value))
 
@@ -1418,7 +1418,7 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     return xp, upcast(xp, scores), scores.dtype
 
 
-def _js(pairs: ScorePairs, term: Term) -> Array:
+def _js(pairs: ScorePairs, term: PairTerm) -> Array:
     """Terms of `js`, by the softplus, or by what has its slope."""
     positive, negatives = pairs.means(term)
     return -softplus(pairs.xp, -positive) - negatives

@@ -54,7 +54,7 @@ from ._core.logsumexp import ExpSum, exponentials
 from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
 from ._core.other_names import refuses_other_names
-from ._core.pair_sums import SIGMOID, SOFTPLUS, Pairs, Term, exp_sum, pair_sums
+from ._core.pair_sums import SIGMOID, SOFTPLUS, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
@@ -904,7 +904,7 @@ def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> Arr
     """
     checked = _enter(None, scores, (0.0, log_q), None, names=("", "scores", "", "log_q"))
     xp, joint = checked.xp, checked.noise + checked.noise_q
-    _, total = exp_sum(joint, Pairs())
+    _, total = exp_sum(joint, PairSets())
     log_total = xp.expand_dims(total.log_total(xp), axis=1)
     top = xp.where(xp.isinf(total.top), xp.zeros_like(total.top), total.top)
     return finish(xp, (joint - xp.expand_dims(top, axis=1)) - log_total, checked.dtype, "none")
@@ -1025,11 +1025,11 @@ class _Checked(NamedTuple):
         some = number > 0
         return self.xp.where(some, number, self.xp.ones_like(number)), some
 
-    def sums(self, term: Term, noise: Array) -> Array:
+    def sums(self, term: PairTerm, noise: Array) -> Array:
         """Sums of a term over the samples of each context."""
-        return pair_sums(term, noise, Pairs(off=self.mask))[1]
+        return pair_sums(term, noise, PairSets(off=self.mask))[1]
 
-    def mean(self, term: Term) -> tuple[Array, Array]:
+    def mean(self, term: PairTerm) -> tuple[Array, Array]:
         """Mean of a term over the samples of each context, and the mask of contexts with samples."""
         number, some = self.samples()
         return self.sums(term, self.noise) / number, some
@@ -1043,7 +1043,7 @@ class _Checked(NamedTuple):
     def anchored(self, own: Array, noise: Array, log_nu: Array) -> tuple[Array, Array]:
         """Terms of the ranking loss with an anchor: which sample is the data, and that none is."""
         number, _ = self.samples()
-        _, sums, paired = left_out(noise, Pairs(off=self.mask), log_nu, number, own)
+        _, sums, paired = left_out(noise, PairSets(off=self.mask), log_nu, number, own)
         return paired, softplus(self.xp, log_odds(self.xp, sums, log_nu))
 
     def binary(self, own: Array, other: Array) -> Array:
@@ -1052,11 +1052,11 @@ class _Checked(NamedTuple):
 
     def log_sum(self) -> ExpSum:
         """Sum of exponentials of the noise scores minus log-densities."""
-        return exp_sum(self.noise - self.noise_q, Pairs(off=self.mask))[1]
+        return exp_sum(self.noise - self.noise_q, PairSets(off=self.mask))[1]
 
     def ranking(self, own: Array, noise: Array) -> Array:
         """Softplus of the log-odds against the data; 0 without samples."""
-        xp, sums = self.xp, exp_sum(noise, Pairs(off=self.mask))[1]
+        xp, sums = self.xp, exp_sum(noise, PairSets(off=self.mask))[1]
         some = sums.top != -math.inf
         top = xp.where(some, sums.top, xp.zeros_like(sums.top))
         odds = xp.where(some, (top - own) + sums.log_total(xp), xp.zeros_like(own))

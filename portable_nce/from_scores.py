@@ -28,7 +28,7 @@ from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
-from ._core.pair_sums import Pairs, Term, exp_sum, log_sum, pair_sums
+from ._core.pair_sums import PairSets, PairTerm, exp_sum, log_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import (
@@ -1051,7 +1051,7 @@ class ScorePairs:
         self.xp, self.scores, self.dtype, self.pairing, self.mask = xp, scores, dtype, pairing, mask
         self.number: Any = scores.shape[1] - 1
         self.counted: Array | None = None
-        self.pairs = Pairs(diagonal=True)
+        self.pairs = PairSets(diagonal=True)
         if not complete:
             own, off = self.masks()
             number = xp.sum(xp.astype(off, scores.dtype), axis=1)
@@ -1059,7 +1059,7 @@ class ScorePairs:
             own, off = (xp.logical_and(x, counted[:, None]) for x in (own, off))
             self.scores = xp.where(xp.logical_or(own, off), scores, 0.0)
             self.number = xp.where(counted, number, xp.ones_like(number))
-            self.counted, self.pairs = counted, Pairs(own=own, off=off)
+            self.counted, self.pairs = counted, PairSets(own=own, off=off)
 
     @classmethod
     def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> ScorePairs:
@@ -1110,7 +1110,9 @@ class ScorePairs:
         """Entry of each row at its positive, 0 without one."""
         return self.pairs.positive(entries)
 
-    def means(self, term: Term, *, shift: Array | float | None = None, relative: bool = False) -> tuple[Array, Array]:
+    def means(
+        self, term: PairTerm, *, shift: Array | float | None = None, relative: bool = False
+    ) -> tuple[Array, Array]:
         """Scores of the positives, and means of a term over the negatives of each row, as by `pair_sums`."""
         positive, sums = pair_sums(term, self.scores, self.pairs, shift=shift, relative=relative)
         return positive, sums / self.number
@@ -1121,12 +1123,12 @@ class ScorePairs:
 
     def log_mean(self, sums: ExpSum) -> Array:
         """Logarithm of the mean of the exponentials of all negatives, shape (1,), from the sums of the rows."""
-        xp, logarithm, members = self.xp, log_sum(self.xp, sums), Pairs()
+        xp, logarithm, members = self.xp, log_sum(self.xp, sums), PairSets()
         if self.counted is None:
             number = log_of(xp, self.n_rows() * self.number, logarithm[:1])
         else:
             logarithm, number = logarithm - xp.log(self.number), xp.log(self.n_rows())
-            members = Pairs(off=self.counted[None, :])
+            members = PairSets(off=self.counted[None, :])
         mean = log_sum(xp, exp_sum(logarithm[None, :], members)[1]) - number
         # 0 if no row counts.
         return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))

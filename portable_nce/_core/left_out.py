@@ -24,7 +24,7 @@ from .autodiff import stop_gradient
 from .logsumexp import ExpSum
 from .namespace import lift_to_tape, namespace_of
 from .numerics import clipped, softplus
-from .pair_sums import Kind, Pairs
+from .pair_sums import PairKind, PairSets
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
@@ -37,7 +37,9 @@ class LeftOut(NamedTuple):
     mean: Array
 
 
-def left_out(scores: Array, pairs: Pairs, log_weight: Array, number: Array, positive: Array | None = None) -> LeftOut:
+def left_out(
+    scores: Array, pairs: PairSets, log_weight: Array, number: Array, positive: Array | None = None
+) -> LeftOut:
     """Means of log-odds from the logarithms (K,) of the weights ν and the numbers (K,) of negatives.
 
     `positive` (K,): the scores of positives that are not in the matrix.
@@ -63,7 +65,7 @@ def log_add(xp: Namespace, a: Array, b: Array) -> Array:
     return top + xp.log1p(xp.exp(low - xp.where(empty, xp.zeros_like(top), top)))
 
 
-class _Rows(NamedTuple):
+class _LeftRows(NamedTuple):
     """Sums of the rows, and logarithms of their parts.
 
     `rest` is T without one of the largest, `against` T without the positive, `negatives` also without the weight.
@@ -79,7 +81,7 @@ class _Rows(NamedTuple):
     total: ExpSum
 
 
-class _Parts(NamedTuple):
+class _LeftParts(NamedTuple):
     """Terms ``exp(g - shift)`` of the negatives, 0 at the largest, which `at_largest` marks.
 
     Of each row its shift, its largest entry and their number, and the sum of the terms.
@@ -93,7 +95,7 @@ class _Parts(NamedTuple):
     sums: Array
 
 
-def _parts_of(pairs: Pairs, scores: Array) -> _Parts:
+def _parts_of(pairs: PairSets, scores: Array) -> _LeftParts:
     xp = namespace_of(scores)
     entries = pairs.negatives(scores + 0.0, -math.inf)
     largest = xp.max(entries, axis=1)
@@ -103,16 +105,16 @@ def _parts_of(pairs: Pairs, scores: Array) -> _Parts:
     shift = xp.where(xp.isinf(second), xp.zeros_like(second), second)
     terms = adapter_of(entries).exp_in_place(entries - shift[:, None], bounded=False)
     count = adapter_of(terms).count_along(at_largest, 1, terms.dtype)
-    return _Parts(terms, at_largest, shift, largest, count, adapter_of(terms).sum_along(terms, 1))
+    return _LeftParts(terms, at_largest, shift, largest, count, adapter_of(terms).sum_along(terms, 1))
 
 
-def _rows(positive: Array, log_weight: Array, parts: _Parts) -> _Rows:
+def _rows(positive: Array, log_weight: Array, parts: _LeftParts) -> _LeftRows:
     ((positive, log_weight, shift, largest, count, sums),) = lift_to_tape((positive, log_weight, *parts[2:]))
     xp = namespace_of(positive)
     smaller = xp.where(sums == 0, -math.inf, shift), sums
     others = xp.where(count > 1, largest, -math.inf), count - 1.0
     beside = (positive, xp.ones_like(sums)), (log_weight, xp.ones_like(sums))
-    return _Rows(
+    return _LeftRows(
         positive,
         log_weight,
         shift,
@@ -158,8 +160,8 @@ def _share(xp: Namespace, part: Array, whole: ExpSum) -> Array:
     return xp.where(infinite, zero, shares) / xp.where(whole.total == 0, xp.ones_like(zero), whole.total)
 
 
-def _opened(kind: Kind, arrays: Sequence[Array]) -> tuple[Pairs, Array, Array, Array]:
-    """Pairs, scores of the positives, logarithms of the weights, and numbers."""
+def _opened(kind: PairKind, arrays: Sequence[Array]) -> tuple[PairSets, Array, Array, Array]:
+    """PairSets, scores of the positives, logarithms of the weights, and numbers."""
     scores, log_weight, *rest = arrays
     masks = int(kind.has_off) + int(kind.has_own)
     pairs = kind.of(rest[len(rest) - masks :])
@@ -168,7 +170,7 @@ def _opened(kind: Kind, arrays: Sequence[Array]) -> tuple[Pairs, Array, Array, A
     return pairs, rest[0], log_weight, rest[1]
 
 
-def _means(kind: Kind, *arrays: Array) -> tuple[Array, ...]:
+def _means(kind: PairKind, *arrays: Array) -> tuple[Array, ...]:
     pairs, positive, log_weight, number = _opened(kind, arrays)
     parts = _parts_of(pairs, arrays[0])
     rows = _rows(positive, log_weight, parts)
@@ -185,13 +187,13 @@ def _means(kind: Kind, *arrays: Array) -> tuple[Array, ...]:
 
 
 def _pull_means(
-    kind: Kind, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
+    kind: PairKind, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
 ) -> tuple[Array, ...]:
     pairs, positive, log_weight, number = _opened(kind, arrays)
     place = int(kind.has_positives)
     kept, to_mean = outputs[place + 3 :], cotangents[place + 2]
     to_sum = cotangents[place + 1] * outputs[place + 1]  # of the logarithm
-    parts = _Parts(*kept) if kept else _parts_of(pairs, arrays[0])
+    parts = _LeftParts(*kept) if kept else _parts_of(pairs, arrays[0])
     rows = _rows(positive, log_weight, parts)
     terms, at_largest, _, _, count, sums = parts
     xp = namespace_of(terms, rows.positive, to_sum, to_mean)

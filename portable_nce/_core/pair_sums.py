@@ -22,7 +22,7 @@ from .protocol import Array, Namespace
 from .registry import adapter_of
 
 
-class Pairs(NamedTuple):
+class PairSets(NamedTuple):
     """Positives and negatives of a score matrix (K, N).
 
     `diagonal`: the positives are on the diagonal, all other pairs are negatives, and there are no masks. Else `off`
@@ -39,9 +39,9 @@ class Pairs(NamedTuple):
         return tuple(x for x in (self.off, self.own) if x is not None)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PairKind:
         """What there is, without the masks."""
-        return Kind(self.diagonal, self.off is not None, self.own is not None)
+        return PairKind(self.diagonal, self.off is not None, self.own is not None)
 
     def positive(self, scores: Array) -> Array:
         """Score of each row's positive, 0 without one."""
@@ -64,8 +64,8 @@ class Pairs(NamedTuple):
         return entries if self.own is None else adapter_of(entries).plus_product(entries, self.own, values[:, None])
 
 
-class Kind(NamedTuple):
-    """Which parts of `Pairs` there are."""
+class PairKind(NamedTuple):
+    """Which parts of `PairSets` there are."""
 
     diagonal: bool
     has_off: bool
@@ -76,14 +76,14 @@ class Kind(NamedTuple):
         """Whether rows have positives."""
         return self.diagonal or self.has_own
 
-    def of(self, masks: Sequence[Array]) -> Pairs:
+    def of(self, masks: Sequence[Array]) -> PairSets:
         """The pairs with these masks."""
-        return Pairs(
+        return PairSets(
             self.diagonal, masks[0] if self.has_off else None, masks[int(self.has_off)] if self.has_own else None
         )
 
 
-class Term(NamedTuple):
+class PairTerm(NamedTuple):
     """A function of a score and its derivative; None: 1.
 
     `exponential`: it is its own derivative, may overwrite its argument, and overflow.
@@ -120,25 +120,25 @@ def _is_infinite(xp: Namespace, t: Array) -> Array:
     return clipped(xp, t, float(xp.finfo(t.dtype).max), math.inf) - float(xp.finfo(t.dtype).max)
 
 
-EXP = Term(_exp, _exp, exponential=True)
-SOFTPLUS = Term(softplus, sigmoid)
-SOFTPLUS_SLOPE = Term(_is_infinite, sigmoid)
-SIGMOID = Term(sigmoid, _sigmoid_slope)
-SCORE = Term(_copy, None)
+EXP = PairTerm(_exp, _exp, exponential=True)
+SOFTPLUS = PairTerm(softplus, sigmoid)
+SOFTPLUS_SLOPE = PairTerm(_is_infinite, sigmoid)
+SIGMOID = PairTerm(sigmoid, _sigmoid_slope)
+SCORE = PairTerm(_copy, None)
 
 
 class _Spec(NamedTuple):
     """Static arguments: `constant`: a shift; `shifted`: an array of shifts; `relative`: to the positive of the row."""
 
-    term: Term
-    kind: Kind
+    term: PairTerm
+    kind: PairKind
     constant: float
     shifted: bool
     relative: bool
 
 
 def pair_sums(
-    term: Term, scores: Array, pairs: Pairs, *, shift: Array | float | None = None, relative: bool = False
+    term: PairTerm, scores: Array, pairs: PairSets, *, shift: Array | float | None = None, relative: bool = False
 ) -> tuple[Array, Array]:
     """Scores of the positives (K,), and sums of the term over the negatives of each row (K,).
 
@@ -154,7 +154,7 @@ def pair_sums(
     return outputs[0], outputs[-1]
 
 
-def exp_sum(scores: Array, pairs: Pairs) -> tuple[Array, ExpSum]:
+def exp_sum(scores: Array, pairs: PairSets) -> tuple[Array, ExpSum]:
     """Scores of the positives, and the sum of exponentials of the negatives of each row."""
     outputs = adapter_of(scores).custom_vjp(_exponentials, _pull_exponentials, kept=2)(
         pairs.kind, scores, *pairs.arrays
@@ -168,7 +168,7 @@ def log_sum(xp: Namespace, sums: ExpSum) -> Array:
     return sums.top + sums.log_total(xp)
 
 
-def _arguments(spec: _Spec, pairs: Pairs, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
+def _arguments(spec: _Spec, pairs: PairSets, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
     """Arguments of the term; of an exponential in a new array, with 0 outside of the negatives."""
     shift = shifts[0] if shifts else None
     if spec.relative and positive is not None:
@@ -215,7 +215,7 @@ def _pull_sums(
     return (gradient, of_shift) if spec.shifted else (gradient,)
 
 
-def _exponentials(kind: Kind, scores: Array, *masks: Array) -> tuple[Array, ...]:
+def _exponentials(kind: PairKind, scores: Array, *masks: Array) -> tuple[Array, ...]:
     """Positives, largest negative and sum of exponentials of each row; the terms, and their factors."""
     xp, pairs = namespace_of(scores), kind.of(masks)
     entries = pairs.negatives(scores + 0.0 if kind.diagonal else scores, -math.inf)
@@ -236,7 +236,7 @@ def _exponentials(kind: Kind, scores: Array, *masks: Array) -> tuple[Array, ...]
 
 
 def _pull_exponentials(
-    kind: Kind, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
+    kind: PairKind, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
 ) -> tuple[Array]:
     scores, *masks = arrays
     pairs, kept = kind.of(masks), outputs[2 + kind.has_positives :]

@@ -12,7 +12,17 @@ import torch
 
 import portable_nce as pnce
 from portable_nce._core.left_out import left_out
-from portable_nce._core.pair_sums import EXP, SCORE, SIGMOID, SOFTPLUS, SOFTPLUS_SLOPE, Pairs, Term, exp_sum, pair_sums
+from portable_nce._core.pair_sums import (
+    EXP,
+    SCORE,
+    SIGMOID,
+    SOFTPLUS,
+    SOFTPLUS_SLOPE,
+    PairSets,
+    PairTerm,
+    exp_sum,
+    pair_sums,
+)
 
 RNG = np.random.default_rng(5)
 SCORES = RNG.normal(size=(4, 6))
@@ -21,21 +31,21 @@ OWN = np.zeros((4, 6), dtype=bool)
 OWN[[0, 1, 3], [2, 0, 5]] = True
 OFF &= ~OWN
 SHIFT = np.asarray([0.3, -0.2, 1.0, 0.0])
-OF_TERMS: dict[str, tuple[Term, Any]] = {
+OF_TERMS: dict[str, tuple[PairTerm, Any]] = {
     "exp": (EXP, np.exp),
     "softplus": (SOFTPLUS, lambda t: np.logaddexp(0.0, t)),
     "sigmoid": (SIGMOID, lambda t: 1.0 / (1.0 + np.exp(-t))),
     "score": (SCORE, lambda t: t),
 }
-KINDS: dict[str, tuple[Pairs, Any, Any]] = {
-    "diagonal": (Pairs(diagonal=True), ~np.eye(4, 6, dtype=bool), np.eye(4, 6, dtype=bool)),
-    "masked": (Pairs(off=OFF, own=OWN), OFF, OWN),
-    "masked, without positives": (Pairs(off=OFF), OFF, None),
-    "all": (Pairs(), np.ones((4, 6), dtype=bool), None),
+KINDS: dict[str, tuple[PairSets, Any, Any]] = {
+    "diagonal": (PairSets(diagonal=True), ~np.eye(4, 6, dtype=bool), np.eye(4, 6, dtype=bool)),
+    "masked": (PairSets(off=OFF, own=OWN), OFF, OWN),
+    "masked, without positives": (PairSets(off=OFF), OFF, None),
+    "all": (PairSets(), np.ones((4, 6), dtype=bool), None),
 }
 
 
-def in_library(library: str, pairs: Pairs) -> tuple[Any, Pairs]:
+def in_library(library: str, pairs: PairSets) -> tuple[Any, PairSets]:
     """A function from NumPy arrays to those of a library, and the pairs with its masks."""
     if library == "numpy":
         return np.asarray, pairs
@@ -102,16 +112,16 @@ def test_shifts_relative_to_the_positive_have_gradients(kind: str, library: str)
 
 def test_a_value_that_nobody_reads_is_infinite_where_the_softplus_is() -> None:
     scores = np.asarray([[0.0, 700.0, -3.0], [1.0, 2.0, math.inf]])
-    found, slope = pnce.value_and_grad(lambda x: pair_sums(SOFTPLUS_SLOPE, x, Pairs())[1][0])(scores)
+    found, slope = pnce.value_and_grad(lambda x: pair_sums(SOFTPLUS_SLOPE, x, PairSets())[1][0])(scores)
     assert found == 0.0
     np.testing.assert_allclose(slope[0], 1.0 / (1.0 + np.exp(-scores[0])), rtol=1e-14)
-    assert pair_sums(SOFTPLUS_SLOPE, scores, Pairs())[1][1] == math.inf
+    assert pair_sums(SOFTPLUS_SLOPE, scores, PairSets())[1][1] == math.inf
 
 
 @pytest.mark.parametrize("term", [EXP, SOFTPLUS])
-def test_arrays_are_not_overwritten(term: Term) -> None:
+def test_arrays_are_not_overwritten(term: PairTerm) -> None:
     scores = SCORES.copy()
-    for pairs in (Pairs(), Pairs(diagonal=True)):
+    for pairs in (PairSets(), PairSets(diagonal=True)):
         pnce.grad(lambda x, of=pairs: pair_sums(term, x, of)[1].sum() + exp_sum(x, of)[1].total.sum())(scores)
     np.testing.assert_array_equal(scores, SCORES)
 
@@ -161,7 +171,7 @@ def test_means_of_left_out_sums(library: str, positive: float, name: str) -> Non
     scores, number = made(row[None, :]), made(np.asarray([4.0]))
     rows = [made(np.asarray([number])) for number in (positive, weight)]
     value, found = pnce.value_and_grad(
-        lambda x, p, w: left_out(x, Pairs(), w, number, p).mean.sum(), argnums=(0, 1, 2)
+        lambda x, p, w: left_out(x, PairSets(), w, number, p).mean.sum(), argnums=(0, 1, 2)
     )(scores, *rows)
     wanted, *slopes = left_out_exactly(row, positive, weight)
     eps = float(np.finfo(np.asarray(value).dtype).eps)
@@ -174,7 +184,7 @@ def test_means_of_left_out_sums(library: str, positive: float, name: str) -> Non
 def test_one_negative_is_left_out_of_its_only_sum(positive: float) -> None:
     of_row = np.asarray([[700.0], [-3.0]]), np.full(2, positive), np.full(2, -0.4)
     value, found = pnce.value_and_grad(
-        lambda x, p, w: left_out(x, Pairs(), w, np.ones(2), p).mean[1], argnums=(0, 1, 2)
+        lambda x, p, w: left_out(x, PairSets(), w, np.ones(2), p).mean[1], argnums=(0, 1, 2)
     )(*of_row)
     assert value == pytest.approx(math.inf if positive == -math.inf else math.log1p(math.exp(-0.4 - positive)))
     by_score, by_positive, by_weight = found
