@@ -156,9 +156,7 @@ def pair_sums(
 
 def exp_sum(scores: Array, pairs: PairSets) -> tuple[Array, ExpSum]:
     """Scores of the positives, and the sum of exponentials of the negatives of each row."""
-    outputs = adapter_of(scores).custom_vjp(_exponentials, _pull_exponentials, kept=2)(
-        pairs.kind, scores, *pairs.arrays
-    )
+    outputs = adapter_of(scores).custom_vjp(_row_softmax, _pull_row_softmax, kept=2)(pairs.kind, scores, *pairs.arrays)
     return outputs[0], ExpSum(stop_gradient(outputs[-2]), outputs[-1])
 
 
@@ -215,7 +213,7 @@ def _pull_sums(
     return (gradient, of_shift) if spec.shifted else (gradient,)
 
 
-def _exponentials(kind: PairKind, scores: Array, *masks: Array) -> tuple[Array, ...]:
+def _row_softmax(kind: PairKind, scores: Array, *masks: Array) -> tuple[Array, ...]:
     """Positives, largest negative and sum of exponentials of each row; the terms, and their factors."""
     xp, pairs = namespace_of(scores), kind.of(masks)
     entries = pairs.negatives(scores + 0.0 if kind.diagonal else scores, -math.inf)
@@ -235,11 +233,11 @@ def _exponentials(kind: PairKind, scores: Array, *masks: Array) -> tuple[Array, 
     return (pairs.positive(scores), *results) if kind.has_positives else results
 
 
-def _pull_exponentials(
+def _pull_row_softmax(
     kind: PairKind, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
 ) -> tuple[Array]:
     scores, *masks = arrays
     pairs, kept = kind.of(masks), outputs[2 + kind.has_positives :]
-    terms, factor = kept or _exponentials(kind, scores, *masks)[-2:]
+    terms, factor = kept or _row_softmax(kind, scores, *masks)[-2:]
     gradient = terms * (cotangents[-1] * factor)[:, None]
     return (pairs.with_positives(gradient, cotangents[0]) if kind.has_positives else gradient,)
