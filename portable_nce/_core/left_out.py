@@ -54,7 +54,7 @@ def left_out(
 def log_odds(xp: Namespace, sums: ExpSum, logarithm: Array) -> Array:
     """Logarithm of sums over the exponential of another one."""
     assert sums.top is not None  # noqa: S101  (there is a shift)
-    return -(logarithm - sums.top) + sums.log_total(xp)
+    return (sums.top - logarithm) + sums.log_total(xp)
 
 
 def log_add(xp: Namespace, a: Array, b: Array) -> Array:
