@@ -28,6 +28,16 @@ _ONE_HOT = 2**22
 """Entries of a one-hot array."""
 
 
+def without(kept: int, forward: Function) -> Function:
+    """A function without its last `kept` results."""
+
+    def shortened(static: Any, *arrays: Array) -> Arrays:
+        outputs: Arrays = forward(static, *arrays)
+        return outputs[: len(outputs) - kept]
+
+    return shortened if kept else forward
+
+
 class Defaults:
     """Methods that an adapter may leave out."""
 
@@ -146,7 +156,12 @@ class Defaults:
     def clipped(self, x: Array, low: float, high: float) -> Array | None:
         return None
 
-    def softplus_and_sigmoid(self, x: Array, *, bounded: bool, need_slope: bool) -> tuple[Array, Array] | None:
+    def softplus_and_sigmoid(
+        self, x: Array, *, bounded: bool, need_value: bool = True, need_slope: bool = True
+    ) -> tuple[Array, Array] | None:
+        return None
+
+    def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
         return None
 
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:

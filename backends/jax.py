@@ -15,7 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from .defaults import Arrays, Defaults, Function, Pulls, Step
+from .defaults import Arrays, Defaults, Function, Pulls, Step, without
 
 try:
     from jax import enable_x64 as _enable_x64
@@ -446,12 +446,14 @@ class JaxAdapter(Defaults):
         result = _halves_p.bind(*arrays, functions=_Static(_Versions(_widened(function), function, both, ("tpu",))))
         return result[0] if maps else tuple(result)
 
-    def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
+    def custom_vjp(
+        self, forward: Function, backward: Function, *, exact: bool = True, kept: int = 0
+    ) -> Callable[..., Arrays]:
         if not exact:
-            return self._cached(forward, lambda: _by_rule(_opened(forward), _opened(backward)))
+            return self._cached(forward, lambda: _by_rule(_opened(without(kept, forward)), _opened(backward)))
         # JAX ignores `backward` and differentiates the checkpointed scan, in either mode, in the same memory.
         # Without jit an eager call would retrace its scans every time.
-        return self._cached(forward, lambda: jax.jit(_opened(forward), static_argnums=0))
+        return self._cached(forward, lambda: jax.jit(_opened(without(kept, forward)), static_argnums=0))
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         return self._cached(function, lambda: _with_gradient(function))

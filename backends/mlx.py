@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .defaults import Array, Arrays, Defaults, Function, Step, of_floating
+from .defaults import Array, Arrays, Defaults, Function, Step, of_floating, without
 from .mlx_namespace import is_traced, not_differentiated, ruled
 
 CHUNK = 64
@@ -122,7 +122,11 @@ class MlxAdapter(Defaults):
     def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
         return x if 0 in values.shape else x.at[mx.arange(x.shape[0])[:, None], columns].add(values)
 
-    def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
+    def custom_vjp(
+        self, forward: Function, backward: Function, *, exact: bool = True, kept: int = 0
+    ) -> Callable[..., Arrays]:
+        forward = without(kept, forward)
+
         def bound(static: Any, *arrays: Array) -> Arrays:
             def forth(arrays: Arrays) -> Arrays:
                 with not_differentiated():

@@ -14,6 +14,9 @@ from .tape import TapeAdapter
 LARGE = 2**15
 """Number of matrix entries from which a product with ones is faster than a sum."""
 
+FEWEST = 2**13
+"""Number of entries of a matrix from which one kernel of several steps is faster than the core's formula."""
+
 STRIP = 2**16
 """Number of entries of the rows of a matrix that are computed at once, step by step: they stay in the cache."""
 
@@ -32,6 +35,9 @@ _SMALLEST: dict[Any, float] = {
 }
 """Smallest exponent whose exponential is not subnormal."""
 
+_FEW = {dtype: np.asarray(1.02 * np.finfo(dtype).tiny, dtype) for dtype in _SMALLEST}
+"""A number slightly above that exponential."""
+
 
 def _add_rows(x: Any, numbers: Any, rows: Any) -> None:
     """Add rows in place; those with equal numbers are summed in float64 first."""
@@ -39,6 +45,30 @@ def _add_rows(x: Any, numbers: Any, rows: Any) -> None:
     places, starts = np.unique(numbers[order], return_index=True)
     if places.size:
         x[places] += np.add.reduceat(rows[order].astype(np.float64), starts, axis=0)
+
+
+def _softplus_and_sigmoid(x: Any, value: Any, slope: Any, *, bounded: bool) -> None:
+    """Write softplus and sigmoid of a strip of rows, from the exponential of x, or of -|x| unless it is bounded."""
+    if value is None:
+        with np.errstate(over="ignore"):  # 1 / inf is 0
+            odds = np.exp(np.negative(x, out=slope), out=slope)
+        np.reciprocal(np.add(odds, 1.0, out=slope), out=slope)
+        return
+    odds = np.exp(x) if bounded else np.abs(x)
+    if not bounded:
+        np.exp(np.negative(odds, out=odds), out=odds)
+    if value is not None:
+        np.log1p(odds, out=value)
+        if not bounded:
+            value += np.clip(x, 0.0, np.inf)
+    if slope is not None:
+        np.divide(odds, odds + 1.0, out=slope)
+        if not bounded:  # of a positive number, 1 minus that of its negative
+            np.abs(np.subtract(x > 0, slope, out=slope), out=slope)
+
+
+def _turned(x: Any, *, turned: bool) -> Any:
+    return x.T if turned and x is not None else x
 
 
 class NumpyAdapter(TapeAdapter):
@@ -86,8 +116,10 @@ class NumpyAdapter(TapeAdapter):
         if bounded or x.dtype not in _SMALLEST:
             return np.exp(x, out=x)
         least = _SMALLEST[x.dtype]
+        if x.size and x.min() >= least:
+            return np.exp(x, out=x)
         kept = np.logical_not(x < least)  # keeps NaN
-        return where(kept, np.exp(np.maximum(x, least, out=x), out=x), 0.0)
+        return where(kept, np.exp(np.clip(x, least, np.inf, out=x), out=x), 0.0)
 
     def sum_along(self, x: Any, axis: int) -> Any:
         """Sums of a matrix; for a large one, by a product with ones.
@@ -119,26 +151,39 @@ class NumpyAdapter(TapeAdapter):
             return super().row_dots(x, y)
         return np.einsum("...i,...i->...", x, y)  # three times as fast as a product and a sum
 
-    def softplus_and_sigmoid(self, x: Any, *, bounded: bool, need_slope: bool) -> tuple[Any, Any] | None:
+    def softplus_and_sigmoid(
+        self, x: Any, *, bounded: bool, need_value: bool = True, need_slope: bool = True
+    ) -> tuple[Any, Any] | None:
         """Both in strips of rows that stay in the cache, for large matrices; else None."""
-        if hasattr(x, "__recorded__") or not need_slope or x.ndim != 2 or x.size < 2 * STRIP:  # noqa: PLR2004
+        if hasattr(x, "__recorded__") or x.ndim != 2 or x.size < FEWEST:  # noqa: PLR2004
             return None
         turned = not x.flags.c_contiguous  # the transpose of a tall product
         given = x.T if turned else x
-        value, slope = np.empty(given.shape, x.dtype), np.empty(given.shape, x.dtype)
+        value, slope = (np.empty(given.shape, x.dtype) if need else None for need in (need_value, need_slope))
         rows = max(1, STRIP // given.shape[1])
         for start in range(0, given.shape[0], rows):
             strip = slice(start, start + rows)
-            numbers, odds = given[strip], slope[strip]
-            if bounded:
-                np.exp(numbers, out=odds)
-                np.log1p(odds, out=value[strip])
-                np.divide(odds, odds + 1.0, out=odds)
-                continue
-            small = np.exp(-np.abs(numbers))
-            np.add(np.maximum(numbers, 0.0), np.log1p(small), out=value[strip])
-            np.divide(np.where(numbers > 0, 1.0, small), small + 1.0, out=odds)
-        return (value.T, slope.T) if turned else (value, slope)
+            parts = (None if y is None else y[strip] for y in (value, slope))
+            _softplus_and_sigmoid(given[strip], *parts, bounded=bounded)
+        return _turned(value, turned=turned), _turned(slope, turned=turned)
+
+    def softmax(self, x: Any) -> tuple[Any, Any, Any] | None:
+        """In strips of rows that stay in the cache; exponents below the smallest have the exponential 0."""
+        if hasattr(x, "__recorded__") or x.dtype not in _SMALLEST or 0 in x.shape:
+            return None
+        largest = x.max(axis=1)
+        if not np.isfinite(largest).all():
+            return None
+        total, shares = np.empty_like(largest), np.empty(x.shape, x.dtype)
+        rows, least = max(1, STRIP // x.shape[1]), _SMALLEST[x.dtype]
+        for start in range(0, x.shape[0], rows):
+            strip = slice(start, start + rows)
+            terms = np.subtract(x[strip], largest[strip, None], out=shares[strip])
+            np.exp(np.clip(terms, least, 0.0, out=terms), out=terms)
+            np.multiply(terms, terms >= _FEW[x.dtype], out=terms)
+            total[strip] = terms.sum(axis=1)
+            terms /= total[strip, None]
+        return largest, total, shares
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(value, "__recorded__"):

@@ -1206,23 +1206,29 @@ class TapeAdapter(Defaults):
                 self._types.add(kind)
         return True
 
-    def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
-        def bound(static: Any, *arrays: Array) -> Arrays:
+    def custom_vjp(
+        self, forward: Function, backward: Function, *, exact: bool = True, kept: int = 0
+    ) -> Callable[..., Arrays]:
+        def run(static: Any, arrays: Sequence[Array]) -> tuple[Arrays, Arrays]:
+            """Outputs, and what is kept for the backward pass of plain arrays."""
             top, values, variables = opened(arrays)
             if top is None:
-                outputs: Arrays = forward(static, *arrays)
-                return outputs
+                every: Arrays = forward(static, *arrays)
+                return every[: len(every) - kept], every[len(every) - kept :]
             space = top.namespace
-            outputs = bound(static, *values)
+            outputs, held = run(static, values)
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
                 filled = [space.zeros_like(out) if g is None else g for g, out in zip(cotangents, outputs, strict=True)]
-                lifted = space.lift_like(*values, *outputs, *filled)
-                n, m = len(values), len(outputs)
-                result = backward(static, tuple(lifted[:n]), tuple(lifted[n : n + m]), tuple(lifted[n + m :]))
+                lifted = space.lift_like(*values, *outputs, *held, *filled)
+                n, m = len(values), len(values) + len(outputs) + len(held)
+                result = backward(static, tuple(lifted[:n]), tuple(lifted[n:m]), tuple(lifted[m:]))
                 return [result[k] if k < len(result) else None for k in variables]
 
-            return recorded(top, outputs, variables, pullback)
+            return recorded(top, outputs, variables, pullback), ()
+
+        def bound(static: Any, *arrays: Array) -> Arrays:
+            return run(static, arrays)[0]
 
         return bound
 

@@ -16,7 +16,7 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .defaults import Arrays, Defaults, Function, Pulls, Step, of_floating
+from .defaults import Arrays, Defaults, Function, Pulls, Step, of_floating, without
 from .torch_namespace import exp, is_plain, is_traced, recorded, transformed
 
 
@@ -124,21 +124,34 @@ def _times(gradient: Any, cotangent: Any) -> Any:
 
 
 class _ClosedForm:
-    """`forward(static, *arrays)` with the gradient `backward(static, arrays, outputs, cotangents)`."""
+    """`forward(static, *arrays)` with the gradient `backward(static, arrays, outputs, cotangents)`.
+
+    `kept`: how many last outputs are kept for the backward pass alone.
+    """
 
     n_outputs = None
 
-    def __init__(self, forward: Callable[..., Arrays], backward: Function, static: Any, count: int) -> None:
-        self.function, self.backward, self.static, self.count = forward, backward, static, count
+    def __init__(
+        self, forward: Callable[..., Arrays], backward: Function, static: Any, count: int, kept: int = 0
+    ) -> None:
+        self.function, self.backward, self.static, self.count, self.kept = forward, backward, static, count, kept
 
     def __call__(self, *arrays: Any) -> Arrays:
         return self.function(self.static, *arrays)
 
     def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
+        if self.kept:
+            ctx.set_materialize_grads(False)
+            ctx.mark_non_differentiable(*outputs[-self.kept :])
         return (*arrays, *outputs)
 
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
-        adjoint, tensors = _Adjoint(self, len(saved)), (*saved, *cotangents)
+        if self.kept:
+            outputs = saved[self.count : -self.kept]
+            cotangents = tuple(
+                torch.zeros_like(out) if g is None else g for g, out in zip(cotangents, outputs, strict=False)
+            )
+        adjoint, tensors = _Adjoint(self, len(saved), self.kept), (*saved, *cotangents)
         with _without_autocast(tensors[0].device.type):
             # A compiled backward pass is never recorded, and cannot contain an autograd function.
             if torch.compiler.is_dynamo_compiling() or not (recorded(tensors) or transformed(tensors)):
@@ -148,7 +161,9 @@ class _ClosedForm:
         return (*result, *(None for _ in range(self.count - len(result))))
 
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
-        return _directional(self, saved[: self.count], tangents)
+        function = without(self.kept, self.function)
+        result = _directional(lambda *x: function(self.static, *x), saved[: self.count], tangents)
+        return (*result, *(None for _ in range(self.kept)))
 
 
 class _Adjoint:
@@ -159,8 +174,13 @@ class _Adjoint:
 
     n_outputs = None
 
-    def __init__(self, form: _ClosedForm, cotangents: int) -> None:
-        self.form, self.cotangents = form, cotangents
+    def __init__(self, form: _ClosedForm, cotangents: int, kept: int = 0) -> None:
+        self.form, self.cotangents, self.kept = form, cotangents, kept
+
+    def _shortened(self, values: Arrays) -> tuple[_Adjoint, Arrays]:
+        """The pass that computes again what was kept, and its arguments."""
+        end = self.cotangents - self.kept
+        return _Adjoint(self.form, end), (*values[:end], *values[self.cotangents :])
 
     def __call__(self, *tensors: Any) -> Arrays:
         form, n = self.form, self.form.count
@@ -171,13 +191,17 @@ class _Adjoint:
         return tensors
 
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
-        floating, of_these = of_floating(self, saved, torch.is_floating_point)
+        adjoint, arguments = self._shortened(saved)
+        floating, of_these = of_floating(adjoint, arguments, torch.is_floating_point)
         result: Any = torch.func.vjp(of_these, *floating.values())
         cotangent_of = dict(zip(floating, result[1](cotangents), strict=True))
-        return tuple(cotangent_of.get(k) for k in range(len(saved)))
+        gradients = tuple(cotangent_of.get(k) for k in range(len(arguments)))
+        end = adjoint.cotangents
+        return (*gradients[:end], *(None for _ in range(self.kept)), *gradients[end:])
 
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
-        return _directional(self, saved, tangents)
+        adjoint, arguments = self._shortened(saved)
+        return _directional(adjoint, arguments, self._shortened(tangents)[1])
 
 
 class _Value:
@@ -493,14 +517,26 @@ class TorchAdapter(Defaults):
     def clipped(self, x: Any, low: float, high: float) -> Any:
         return None if torch.compiler.is_compiling() else torch.clamp(x, low, high)
 
-    def softplus_and_sigmoid(self, x: Any, *, bounded: bool, need_slope: bool) -> tuple[Any, Any] | None:
+    def softplus_and_sigmoid(
+        self, x: Any, *, bounded: bool, need_value: bool = True, need_slope: bool = True
+    ) -> tuple[Any, Any] | None:
         if _is_observed((x,)):
             return None
-        slope = torch.sigmoid(x) if need_slope else x
-        if bounded or x.device.type != "cpu":
-            return torch.nn.functional.softplus(x, threshold=40.0), slope
-        # Softplus on a CPU takes 200 times as long where exponentials are subnormal.
-        return torch.log1p(exp(x.abs().neg_())).add_(x.clamp(min=0.0)), slope
+        value = None
+        if need_value and (bounded or x.device.type != "cpu"):
+            value = torch.nn.functional.softplus(x, threshold=40.0)
+        elif need_value:  # softplus on a CPU takes 200 times as long where exponentials are subnormal
+            value = torch.log1p(exp(x.abs().neg_())).add_(x.clamp(min=0.0))
+        return value, torch.sigmoid(x) if need_slope else None
+
+    def softmax(self, x: Any) -> tuple[Any, Any, Any] | None:
+        if x.device.type != "cpu" or 0 in x.shape or torch.compiler.is_compiling() or not is_plain((x,)):
+            return None
+        largest = torch.amax(x, dim=1)
+        if not torch.isfinite(largest).all().item():
+            return None
+        shares = torch.softmax(x, dim=1)
+        return largest, torch.amax(shares, dim=1).reciprocal_(), shares
 
     def unit_rows(self, x: Any) -> tuple[Any, Any] | None:
         # No float64 on mps; squares of float64 may be out of its range, those of other dtypes are not.
@@ -558,9 +594,17 @@ class TorchAdapter(Defaults):
     def row_dots(self, x: Any, y: Any) -> Any:
         return (x * y).sum(-1)  # `linalg.vecdot` would use 16 bits under autocast
 
-    def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
+    def custom_vjp(
+        self, forward: Function, backward: Function, *, exact: bool = True, kept: int = 0
+    ) -> Callable[..., Arrays]:
+        shortened = without(kept, forward)
+
         def bound(static: Any, *arrays: Any) -> Arrays:
-            return _applied(_ClosedForm(forward, backward, static, len(arrays)), _way(arrays), arrays)
+            way = _way(arrays)
+            if not kept or way in {None, "compiled"}:  # a compiler chooses itself what to keep
+                return _applied(_ClosedForm(shortened, backward, static, len(arrays)), way, arrays)
+            outputs = _applied(_ClosedForm(forward, backward, static, len(arrays), kept), way, arrays)
+            return outputs[: len(outputs) - kept]
 
         return bound
 

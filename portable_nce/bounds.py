@@ -32,14 +32,15 @@ from ._core.checks import (
     scalar,
     shape_of,
 )
+from ._core.left_out import log_add, log_odds
 from ._core.namespace import common_namespace, device_of, is_array, is_number
-from ._core.numerics import clipped, safe_quotient, safe_sqrt, sigmoid, softplus, sum_to_scalar, upcast
+from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
+from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
-from ._core.registry import adapter_of
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
-from .from_scores import ClosedForm, ScorePairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
+from .from_scores import ScorePairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
 from .objectives.base import Objective
 from .objectives.softmax import EVERY_FLAT_NCE, EVERY_INFO_NCE
 
@@ -237,10 +238,11 @@ def info_nce_anchor(
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
     check_choice("form", form, FORMS)
     pairs = ScorePairs.of(scores, positives, mask)
-    xp, positive = pairs.xp, pairs.positive()
-    share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, log_of(xp, nu, positive)
-    ceiling = (1.0 + share) * log_of(xp, pairs.number + nu, positive) - share * log_nu
-    bound = ceiling - info_nce_anchor_losses(pairs, nu)
+    xp, number = pairs.xp, pairs.numbers()
+    share, log_nu = nu / number, log_of(xp, nu, number)
+    ceiling = (1.0 + share) * xp.log(number + nu) - share * log_nu
+    positive, sums, paired = pairs.left_out(log_nu)
+    bound = -(paired + softplus(xp, log_odds(xp, sums, log_nu)) * share) + ceiling
     if form == "bound":
         return pairs.reduced(bound, reduction)
     return pairs.reduced(positive, reduction, surrogate=bound)
@@ -368,9 +370,9 @@ def dual(
     check_floating(xp, scores=scores, u=u)
     check_shape("u", u, (pairs.scores.shape[0],))
     critic = upcast(xp, u)
-    own = xp.expand_dims(pairs.positive(), axis=1)
     # Term by term, so that an overflow is inf and not NaN.
-    return pairs.reduced(1.0 - critic - pairs.row_exp(pairs.scores - own - xp.expand_dims(critic, axis=1)), reduction)
+    _, negatives = pairs.means(EXP, shift=critic, relative=True)
+    return pairs.reduced(1.0 - critic - negatives, reduction)
 
 
 @explained
@@ -545,7 +547,8 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     array(8.)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    return pairs.finish(pairs.in_closed_form(_DV))
+    positive, sums = pairs.exp_sum()
+    return pairs.finish(pairs.row_mean(positive) - pairs.log_mean(sums))
 
 
 @explained
@@ -615,19 +618,22 @@ def mine(
     if log_mean is not None and not is_number(log_mean):
         _, (scores, log_mean) = common_namespace(scores=scores, log_mean=log_mean)
     pairs = ScorePairs.of(scores, positives, mask)
-    xp, scores = pairs.xp, pairs.scores
-    now = pairs.log_mean(scores)
-    state = stop_gradient(now)
+    xp = pairs.xp
+    positive, sums = pairs.exp_sum()
+    now = stop_gradient(pairs.log_mean(sums))
+    state = now
     if log_mean is not None:
-        before = stop_gradient(xp.zeros_like(state) + scalar(xp, "log_mean", log_mean, scores))
+        before = stop_gradient(xp.zeros_like(state) + scalar(xp, "log_mean", log_mean, state))
         if rate < 1.0:
             share = xp.zeros_like(before) + rate
-            state = _log_add(xp, before + xp.log1p(-share), state + xp.log(share))
+            state = log_add(xp, before + xp.log1p(-share), state + xp.log(share))
         if pairs.counted is not None:
             state = xp.where(xp.any(pairs.counted), state, before)
-    positive = pairs.row_mean(pairs.positive())
-    shift = xp.where(xp.isinf(state), xp.zeros_like(state), state)
-    surrogate = positive - pairs.row_mean(pairs.row_exp(scores - shift[:, None]))
+    positive = pairs.row_mean(positive)
+    shift, infinite = xp.where(xp.isinf(state), xp.zeros_like(state), state), xp.isinf(sums.top)
+    negatives = sums.total * xp.exp(xp.where(infinite, xp.zeros_like(sums.top), sums.top) - shift)
+    negatives = xp.where(infinite, xp.exp(sums.top), negatives)
+    surrogate = positive - pairs.row_mean(negatives / pairs.number)
     return pairs.finish(with_gradient_of(surrogate, positive - now)), pairs.finish(state)
 
 
@@ -700,7 +706,8 @@ def nwj(
     array(0.43203...)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    return pairs.reduced(pairs.positive() - pairs.row_exp(pairs.scores - 1.0), reduction)
+    positive, negatives = pairs.means(EXP, shift=1.0)
+    return pairs.reduced(positive - negatives, reduction)
 
 
 @explained
@@ -760,8 +767,7 @@ def tuba(
     array(1.63212...)
     """
     pairs, baseline = _with_baseline(scores, log_baseline, positives, mask)
-    negatives = pairs.row_exp(pairs.scores - pairs.xp.expand_dims(baseline, axis=1))
-    return pairs.reduced(1.0 + (pairs.positive() - baseline) - negatives, reduction)
+    return pairs.reduced(_tuba(pairs, baseline), reduction)
 
 
 @explained
@@ -788,8 +794,7 @@ def interpolated(
     ----------
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sums. A
-        positive of -inf makes the bound -inf. It is NaN if a row has no finite score and α > 0, or fewer than two and
-        α = 1.
+        positive of -inf makes the bound -inf. It is NaN if α = 1 and a row has fewer than two finite scores.
     alpha : float
         Weight α of the batch in the baseline, in [0, 1]: 0 is `tuba`, 1 resembles `info_nce`.
     log_baseline : float or array, shape (K,) or of one entry
@@ -830,20 +835,16 @@ def interpolated(
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha: expected a number in [0, 1], got {alpha}")
     pairs, baseline = _with_baseline(scores, log_baseline, positives, mask)
-    xp, scores = pairs.xp, pairs.scores
-    column = xp.expand_dims(baseline, axis=1)
-    # For each entry, the log-mean of the other entries of its row.
-    without = pairs.leave_one_out_sums(scores) - xp.expand_dims(pairs.log_number(), axis=1)
-    if alpha == 1.0:
-        mixed = without
-    elif alpha == 0.0:
-        mixed = xp.zeros_like(without) + column
-    else:
-        share = xp.zeros_like(column) + alpha
-        mixed = _log_add(xp, without + xp.log(share), column + xp.log1p(-share))
-    positive = xp.expand_dims(pairs.positive(), axis=1)
-    own_baseline = xp.expand_dims(pairs.at_positive(mixed), axis=1)
-    return pairs.reduced(1.0 + pairs.over_negatives(positive - mixed) - pairs.row_exp(scores - own_baseline), reduction)
+    if alpha == 0.0:
+        return pairs.reduced(_tuba(pairs, baseline), reduction)
+    xp, number = pairs.xp, pairs.numbers()
+    # In units of α / (N - 1), the baseline is a further weight of the row, as the anchor is.
+    share = xp.zeros_like(number) + alpha
+    log_share, log_number = xp.log(share), xp.log(number)
+    weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + (xp.log1p(-share) - log_share) + log_number
+    _, sums, paired = pairs.left_out(weight)
+    own = xp.exp(-softplus(xp, -log_odds(xp, sums, weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
+    return pairs.reduced((-(paired - log_number) - log_share) - (own - 1.0), reduction)
 
 
 @explained
@@ -904,7 +905,7 @@ def js(
     array(-0.82007...)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    return pairs.reduced(_js(pairs), reduction)
+    return pairs.reduced(_js(pairs, SOFTPLUS), reduction)
 
 
 @explained
@@ -961,8 +962,9 @@ def js_mi(
     array(2.)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    value = pairs.positive() + 1.0 - pairs.row_exp(pairs.scores)
-    return pairs.reduced(value, reduction, surrogate=_js(pairs))
+    positive, negatives = pair_sums(EXP, stop_gradient(pairs.scores), pairs.pairs)
+    value = positive + 1.0 - negatives / pairs.number
+    return pairs.reduced(value, reduction, surrogate=_js(pairs, SOFTPLUS_SLOPE))
 
 
 @explained
@@ -1022,7 +1024,11 @@ def smile(
     """
     clip = math.inf if clip is None else check_number("clip", clip, above=0.0)
     pairs = ScorePairs.of(scores, positives, mask)
-    return pairs.finish(pairs.in_closed_form(_SMILE, clipped(pairs.xp, stop_gradient(pairs.scores), -clip, clip)))
+    constant = stop_gradient(pairs.scores)
+    limited = constant + 0.0 if clip == math.inf else clipped(pairs.xp, constant, -clip, clip)
+    _, sums = exp_sum(pairs.pairs.negatives(limited, -math.inf), PairSets())
+    value = pairs.row_mean(pairs.pairs.positive(constant)) - pairs.log_mean(sums)
+    return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs, SOFTPLUS_SLOPE)), value))
 
 
 @explained
@@ -1080,7 +1086,8 @@ def club(
     array(3.)
     """
     pairs = ScorePairs.of(scores, positives, mask)
-    return pairs.reduced(pairs.positive() - pairs.over_negatives(pairs.scores), reduction)
+    positive, negatives = pairs.means(SCORE)
+    return pairs.reduced(positive - negatives, reduction)
 
 
 @explained
@@ -1368,23 +1375,6 @@ def log_n_ceiling(
     return pairs.finish(pairs.reduced_log_number("mean", 1))
 
 
-def anchored_losses(pairs: ScorePairs, log_nu: Array) -> tuple[Array, Array]:
-    """Terms A and B of `info_nce_anchor` for each row, from the logarithm (K,) of the anchor's prior weight ν."""
-    xp, own, off = pairs.xp, pairs.own, pairs.off
-    positive = pairs.positive()
-    # With ν in place of the positive, the leave-one-out sums of a row are the sums of both classes.
-    sums = pairs.leave_one_out_sums(xp.where(own, xp.expand_dims(log_nu, axis=1), pairs.scores))
-    odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), xp.zeros_like(sums))
-    return pairs.over_negatives(softplus(xp, odds)), softplus(xp, pairs.at_positive(sums) - log_nu)
-
-
-def info_nce_anchor_losses(pairs: ScorePairs, nu: float) -> Array:
-    """Row losses of InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
-    xp, nothing = pairs.xp, pairs.xp.zeros_like(pairs.positive())
-    paired, anchored = anchored_losses(pairs, log_of(xp, nu, nothing))
-    return paired + (nothing + nu) / pairs.number * anchored
-
-
 def _below_log_number(
     pairs: ScorePairs, objective: Objective, reduction: ReductionName, extra: int = 0, *, constant: bool = False
 ) -> Array:
@@ -1428,47 +1418,12 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     return xp, upcast(xp, scores), scores.dtype
 
 
-def _js(pairs: ScorePairs) -> Array:
-    xp = pairs.xp
-    return -softplus(xp, -pairs.positive()) - pairs.over_negatives(softplus(xp, pairs.scores))
+def _js(pairs: ScorePairs, term: PairTerm) -> Array:
+    """Terms of `js`, by the softplus, or by what has its slope."""
+    positive, negatives = pairs.means(term)
+    return -softplus(pairs.xp, -positive) - negatives
 
 
-def _dv(pairs: ScorePairs) -> Array:
-    return pairs.row_mean(pairs.positive()) - pairs.log_mean(pairs.scores)
-
-
-def _dv_gradient(pairs: ScorePairs) -> Array:
-    """``1 / K`` of a positive; ``-e^(g - log n) / Σ e^(g - log n)`` of a negative, 0 if the sum is 0 or infinite."""
-    xp = pairs.xp
-    _, sums, terms = pairs.log_mean_and_sum(pairs.scores)
-    shares = xp.reshape(safe_quotient(xp, terms, sums.total[:, None]), tuple(pairs.scores.shape))
-    n_rows, _ = pairs.divisors()
-    return xp.where(pairs.own, xp.ones_like(shares) / n_rows, -shares)
-
-
-def _smile(pairs: ScorePairs, limited: Array) -> Array:
-    """The value, and to a library that differentiates it, the mean of `js`."""
-    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(limited)
-    if adapter_of(value).is_plain(pairs.arrays):
-        return value
-    return with_gradient_of(pairs.row_mean(_js(pairs)), value)
-
-
-def _js_gradient(pairs: ScorePairs) -> Array:
-    """``sigmoid(-g) / K`` of a positive, ``-sigmoid(g) / (K n)`` of a negative; 0 if a term of `js` is infinite."""
-    xp, scores, own = pairs.xp, pairs.scores, pairs.own
-    n_rows, n_negatives = pairs.divisors()
-    odds = xp.where(own, -scores, xp.where(pairs.off, scores, -math.inf))
-    slope = sigmoid(xp, odds) / n_rows
-    gradient = xp.where(own, slope, -slope / n_negatives)
-    return xp.where(xp.max(stop_gradient(odds)) == math.inf, xp.zeros_like(gradient), gradient)  # not with NaN
-
-
-_DV, _SMILE = ClosedForm(_dv, _dv_gradient), ClosedForm(_smile, _js_gradient)
-
-
-def _log_add(xp: Namespace, a: Array, b: Array) -> Array:
-    """``log(exp(a) + exp(b))``; one argument may be -inf."""
-    larger = a > b
-    top = xp.where(larger, a, b)
-    return top + xp.log1p(xp.exp(xp.where(larger, b, a) - top))
+def _tuba(pairs: ScorePairs, baseline: Array) -> Array:
+    positive, negatives = pairs.means(EXP, shift=baseline)
+    return 1.0 + (positive - baseline) - negatives

@@ -49,17 +49,18 @@ from ._core.checks import (
     row_weights,
     shape_of,
 )
-from ._core.logsumexp import ExpSum, exp_sum, exponentials
+from ._core.left_out import left_out, log_odds
+from ._core.logsumexp import ExpSum, exponentials
 from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
 from ._core.other_names import refuses_other_names
+from ._core.pair_sums import SIGMOID, SOFTPLUS, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
 from ._execution.live import counted_by, zeroed, zeroed_entries
 from ._losses.linear_softmax import SoftmaxStatistics, linear_softmax
-from .bounds import anchored_losses, info_nce_anchor_losses
-from .from_scores import ScorePairs, info_nce
+from .from_scores import info_nce, log_of
 
 __all__ = [
     "SelfNormalization",
@@ -384,8 +385,10 @@ def info_nce_anchor(
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
     checked = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction, needs_samples=True)
-    pairs = checked.as_pairs(checked.data - checked.data_q, checked.noise - checked.noise_q)
-    return checked.reduced(pairs.of_counted(info_nce_anchor_losses(pairs, nu)), pairs.counted)
+    number, counted = checked.samples()
+    log_nu = log_of(checked.xp, nu, number)
+    paired, anchored = checked.anchored(checked.data - checked.data_q, checked.noise - checked.noise_q, log_nu)
+    return checked.reduced(paired + anchored * (nu / number), counted)
 
 
 @explained
@@ -449,9 +452,8 @@ def nre_a(
     0.373474
     """
     checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction, needs_samples=True)
-    xp = checked.xp
-    noise_mean, counted = checked.mean(softplus(xp, checked.masked(checked.noise)))
-    return checked.reduced(0.5 * softplus(xp, -checked.data) + 0.5 * noise_mean, counted)
+    noise_mean, counted = checked.mean(SOFTPLUS)
+    return checked.reduced(0.5 * softplus(checked.xp, -checked.data) + 0.5 * noise_mean, counted)
 
 
 @explained
@@ -591,13 +593,11 @@ def nre_c(
     if not (is_number(gamma) and gamma == math.inf):
         gamma = check_number("gamma", gamma, above=0.0, limits=SINGLE)
     checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction, needs_samples=True)
-    xp, pairs = checked.xp, checked.as_pairs(checked.data, checked.noise)
-    nothing = xp.zeros_like(checked.data)
+    xp, (number, counted) = checked.xp, checked.samples()
     # ν = k / γ. For γ = ∞, log ν is below any score, so that its exponential is negligible.
-    log_nu = nothing - _LOWEST if gamma == math.inf else pairs.log_number() - xp.log(nothing + gamma)
-    paired, anchored = anchored_losses(pairs, log_nu)
-    losses = paired if gamma == math.inf else (paired * gamma + anchored) / (1.0 + gamma)
-    return checked.reduced(pairs.of_counted(losses), pairs.counted)
+    log_nu = xp.full_like(number, -_LOWEST) if gamma == math.inf else xp.log(number) - log_of(xp, gamma, number)
+    paired, anchored = checked.anchored(checked.data, checked.noise, log_nu)
+    return checked.reduced(paired if gamma == math.inf else (paired * gamma + anchored) / (1.0 + gamma), counted)
 
 
 @explained
@@ -656,7 +656,7 @@ def balance_penalty(
     checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, needs_samples=True)
     xp = checked.xp
     # σ(s) - 1 = -σ(-s) avoids cancellation: for a good classifier both terms are small.
-    noise_mean, counted = checked.mean(sigmoid(xp, checked.masked(checked.noise)))
+    noise_mean, counted = checked.mean(SIGMOID)
     excess = Reduction("mean", checked.weights).of_values(noise_mean - sigmoid(xp, -checked.data), counted)
     return finish(xp, excess * excess, checked.dtype, "mean")
 
@@ -904,7 +904,7 @@ def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> Arr
     """
     checked = _enter(None, scores, (0.0, log_q), None, names=("", "scores", "", "log_q"))
     xp, joint = checked.xp, checked.noise + checked.noise_q
-    total = exp_sum(xp, joint, checked.members)
+    _, total = exp_sum(joint, PairSets())
     log_total = xp.expand_dims(total.log_total(xp), axis=1)
     top = xp.where(xp.isinf(total.top), xp.zeros_like(total.top), total.top)
     return finish(xp, (joint - xp.expand_dims(top, axis=1)) - log_total, checked.dtype, "none")
@@ -978,7 +978,7 @@ def self_normalization(
     log_qs = (0.0, 0.0 if log_q is None else log_q)
     checked = _enter(None, scores, log_qs, mask, names=("", "scores", "", "log_q"))
     xp, size = checked.xp, checked.number()
-    sums, weights = exponentials(xp, checked.noise - checked.noise_q, checked.members)
+    sums, weights = exponentials(xp, checked.noise - checked.noise_q, checked.members())
     some = sums.top != -math.inf
     log_z = sums.top + sums.log_total(xp) if log_q is None else checked.log_mean(sums)
     log_z = xp.where(some, log_z, xp.zeros_like(size))
@@ -1000,24 +1000,39 @@ class _Checked(NamedTuple):
     noise: Array
     data_q: Any
     noise_q: Any
-    members: Array
+    mask: Array | None
     weights: Array | None
     reduction: ReductionName
     dtype: Any
 
+    def members(self) -> Array:
+        """Mask (N, k) of the samples."""
+        xp = self.xp
+        return xp.ones_like(self.noise, dtype=xp.bool) if self.mask is None else self.mask
+
     def number(self) -> Array:
         """Number of samples of each context."""
-        return self.xp.sum(self.xp.astype(self.members, self.noise.dtype), axis=1)
+        if self.mask is None:
+            return (
+                self.xp.zeros(self.noise.shape[:1], dtype=self.noise.dtype, device=device_of(self.noise))
+                + (self.noise.shape[1])
+            )
+        return self.xp.sum(self.xp.astype(self.mask, self.noise.dtype), axis=1)
 
-    def masked(self, noise: Array) -> Array:
-        """Noise scores, -inf where masked (masked entries may be NaN)."""
-        return self.xp.where(self.members, noise, -math.inf)
-
-    def mean(self, entries: Array) -> tuple[Array, Array]:
-        """Mean of entries over the samples of each context, and the mask of contexts with samples."""
-        xp, number = self.xp, self.number()
+    def samples(self) -> tuple[Array, Array]:
+        """Number of samples of each context, at least 1, and the mask of contexts with samples."""
+        number = self.number()
         some = number > 0
-        return xp.sum(entries, axis=1) / xp.where(some, number, xp.ones_like(number)), some
+        return self.xp.where(some, number, self.xp.ones_like(number)), some
+
+    def sums(self, term: PairTerm, noise: Array) -> Array:
+        """Sums of a term over the samples of each context."""
+        return pair_sums(term, noise, PairSets(off=self.mask))[1]
+
+    def mean(self, term: PairTerm) -> tuple[Array, Array]:
+        """Mean of a term over the samples of each context, and the mask of contexts with samples."""
+        number, some = self.samples()
+        return self.sums(term, self.noise) / number, some
 
     def reduced(self, losses: Array, counted: Array | None = None) -> Array:
         """Reduced loss of the contexts, of all or of those that count."""
@@ -1025,25 +1040,23 @@ class _Checked(NamedTuple):
         losses = Reduction(self.reduction, self.weights).of_values(losses, counted)
         return finish(self.xp, losses, self.dtype, self.reduction)
 
-    def as_pairs(self, data: Array, noise: Array) -> ScorePairs:
-        """Score matrix with the data as first column, then the noise."""
-        xp, members = self.xp, self.members
-        scores = xp.concat([xp.expand_dims(data, axis=1), noise], axis=1)
-        first = xp.zeros_like(members[:, 0], dtype=xp.int32)
-        return ScorePairs.of(scores, first, xp.concat([xp.ones_like(members[:, 0:1]), members], axis=1))
+    def anchored(self, own: Array, noise: Array, log_nu: Array) -> tuple[Array, Array]:
+        """Terms of the ranking loss with an anchor: which sample is the data, and that none is."""
+        number, _ = self.samples()
+        _, sums, paired = left_out(noise, PairSets(off=self.mask), log_nu, number, own)
+        return paired, softplus(self.xp, log_odds(self.xp, sums, log_nu))
 
     def binary(self, own: Array, other: Array) -> Array:
         """Binary losses of the data and the samples, summed per context; 0 for a sample of score -inf."""
-        noise = softplus(self.xp, self.masked(other))
-        return self.reduced(softplus(self.xp, -own) + self.xp.sum(noise, axis=1))
+        return self.reduced(softplus(self.xp, -own) + self.sums(SOFTPLUS, other))
 
     def log_sum(self) -> ExpSum:
         """Sum of exponentials of the noise scores minus log-densities."""
-        return exp_sum(self.xp, self.noise - self.noise_q, self.members)
+        return exp_sum(self.noise - self.noise_q, PairSets(off=self.mask))[1]
 
     def ranking(self, own: Array, noise: Array) -> Array:
         """Softplus of the log-odds against the data; 0 without samples."""
-        xp, sums = self.xp, exp_sum(self.xp, noise, self.members)
+        xp, sums = self.xp, exp_sum(noise, PairSets(off=self.mask))[1]
         some = sums.top != -math.inf
         top = xp.where(some, sums.top, xp.zeros_like(sums.top))
         odds = xp.where(some, (top - own) + sums.log_total(xp), xp.zeros_like(own))
@@ -1098,16 +1111,13 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
             check_shape(name, x, of_noise if name == names[3] else (rows,))
         if name in names[2:]:
             check_log_probabilities(name, x)
-    given = mask
-    if mask is None:
-        mask = xp.ones((rows, samples), dtype=xp.bool, device=device_of(noise))
-    else:
+    if mask is not None:
         check_mask(xp, "mask", mask, (rows, samples))
     values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
     data, noise, data_q, noise_q = (values[name] for name in names)
     weights = row_weights(xp, weights, rows, values[names[1]])
-    live = counted_by(weights, xp.any(given, axis=1) if needs_samples and given is not None else None)
-    pairs = counted_by(None, given, None if live is None else live[:, None])
+    live = counted_by(weights, xp.any(mask, axis=1) if needs_samples and mask is not None else None)
+    pairs = counted_by(None, mask, None if live is None else live[:, None])
     data, data_q = (x if x is None or is_number(x) else zeroed(x, live, scores=True) for x in (data, data_q))
     noise = zeroed_entries(noise, pairs)
     if not is_number(noise_q):

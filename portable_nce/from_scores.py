@@ -7,8 +7,7 @@ array (N, K) any number. `mask` gives the pairs to include.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from . import objectives
 from ._call import contrast_scores, loss_of_scores
@@ -26,13 +25,14 @@ from ._core.checks import (
     shape_of,
     temperature_of,
 )
-from ._core.logsumexp import ExpSum, exp_sum, exponentials
+from ._core.left_out import LeftOut, left_out
+from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
+from ._core.pair_sums import PairSets, PairTerm, exp_sum, log_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
-from ._core.registry import adapter_of
 from ._core.types import (
     AnyArray,
     ArrayOf,
@@ -977,7 +977,7 @@ def margin_mse(
     mask = live if mask is None else xp.logical_and(mask, live)
     pairs = ScorePairs(xp, upcast(xp, entered), scores.dtype, pairing, mask)
     # Masked teacher scores may be NaN, and inf - inf would be.
-    members = xp.logical_or(pairs.own, pairs.off)
+    members = xp.logical_or(pairs.pairs.own, pairs.pairs.off)
     ahead = pairs.scores - xp.where(members, teacher, 0.0)
     margins = xp.expand_dims(pairs.at_positive(ahead), axis=1) - ahead
     losses = Reduction(reduction, weights).of_values(pairs.over_negatives(margins * margins), pairs.counted)
@@ -1041,10 +1041,10 @@ def enter_scores(
 
 
 class ScorePairs:
-    """Upcast score matrix for means over rows, with masks of positives (`own`) and negatives (`off`).
+    """Upcast score matrix for means over rows, with its positives and negatives (`pairs`).
 
-    `complete`: whether row i has column i as its positive and all others as negatives; the masks are then made when
-    first read. `scores`: 0 for pairs that do not count, which may be NaN. `number`: negatives per row, an integer if
+    `complete`: whether row i has column i as its positive and all others as negatives; there are no masks then.
+    `scores`: 0 for pairs that do not count, which may be NaN. `number`: negatives per row, an integer if
     complete, else an array (K,), at least 1. `counted`: mask of rows with a positive and a negative; None if complete.
     A mean over negatives is the mean over rows of the row means.
     """
@@ -1055,15 +1055,15 @@ class ScorePairs:
         self.xp, self.scores, self.dtype, self.pairing, self.mask = xp, scores, dtype, pairing, mask
         self.number: Any = scores.shape[1] - 1
         self.counted: Array | None = None
-        self._masks: tuple[Array, Array] | None = None
+        self.pairs = PairSets(diagonal=True)
         if not complete:
             own, off = self.masks()
             number = xp.sum(xp.astype(off, scores.dtype), axis=1)
             counted = xp.logical_and(xp.any(own, axis=1), number > 0)
-            off = xp.logical_and(off, counted[:, None])
-            self.scores = xp.where(xp.logical_or(xp.logical_and(own, counted[:, None]), off), scores, 0.0)
+            own, off = (xp.logical_and(x, counted[:, None]) for x in (own, off))
+            self.scores = xp.where(xp.logical_or(own, off), scores, 0.0)
             self.number = xp.where(counted, number, xp.ones_like(number))
-            self.counted, self._masks = counted, (own, off)
+            self.counted, self.pairs = counted, PairSets(own=own, off=off)
 
     @classmethod
     def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> ScorePairs:
@@ -1077,42 +1077,9 @@ class ScorePairs:
         complete = positives is None and mask is None
         return cls(xp, upcast(xp, scores), scores.dtype, pairing, mask, complete=complete)
 
-    @classmethod
-    def of_arrays(cls, scores: Array, own: Array, off: Array, *of_rows: Array) -> ScorePairs:
-        """Pairs made of `arrays`, for sums and means; without a pairing they have no `loss`."""
-        pairing: Any = None
-        pairs = cls(namespace_of(scores), scores, scores.dtype, pairing, None, complete=True)
-        pairs._masks = own, off
-        if of_rows:
-            pairs.counted, pairs.number = of_rows
-        return pairs
-
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """Scores and masks, and unless complete, the rows that count and their numbers of negatives."""
-        of_rows = () if self.counted is None else (self.counted, self.number)
-        return (self.scores, *self.masks(), *of_rows)
-
-    def in_closed_form(self, form: ClosedForm, *constants: Array) -> Array:
-        """Bound of shape (1,) of these pairs, with its gradient in closed form where the library allows one."""
-        forms = adapter_of(self.scores).custom_vjp(_value_of_form, _pull_form)
-        return forms((form, len(constants)), *self.arrays, *constants)[0]
-
     def masks(self) -> tuple[Array, Array]:
         """Masks (K, N) of the positives and of the negatives."""
-        if self._masks is None:
-            self._masks = matrix_of_scores(self.scores, self.pairing, self.mask).sets()
-        return self._masks
-
-    @property
-    def own(self) -> Array:
-        """Mask (K, N) of the positives."""
-        return self.masks()[0]
-
-    @property
-    def off(self) -> Array:
-        """Mask (K, N) of the negatives."""
-        return self.masks()[1]
+        return matrix_of_scores(self.scores, self.pairing, self.mask).sets()
 
     def loss(self, objective: objectives.Objective, reduction: ReductionName, *, constant: bool = False) -> Array:
         """Loss of the rows that count by their statistics, of shape (1,) or (K,), not yet rounded.
@@ -1139,40 +1106,45 @@ class ScorePairs:
         number = sum_to_scalar(xp, xp.astype(self.counted, self.scores.dtype))
         return xp.where(number > 0, number, xp.ones_like(number))
 
-    def divisors(self) -> tuple[Any, Any]:
-        """Numbers of rows that count and of negatives per row, as divisors of a matrix (K, N)."""
-        n_rows = self.n_rows()
-        return (n_rows, self.number) if self.counted is None else (n_rows[:, None], self.number[:, None])
-
     def over_negatives(self, entries: Array) -> Array:
         """Mean over the negatives of each row."""
-        xp = self.xp
-        return xp.sum(xp.where(self.off, entries, 0.0), axis=1) / self.number
+        return self.xp.sum(self.pairs.negatives(entries + 0.0), axis=1) / self.number
 
-    def row_exp(self, exponents: Array) -> Array:
-        """Mean of exponentials over the negatives of each row, term by term: overflow gives inf, never NaN."""
-        return self.over_negatives(self.xp.exp(self.xp.where(self.off, exponents, 0.0)))
+    def at_positive(self, entries: Array) -> Array:
+        """Entry of each row at its positive, 0 without one."""
+        return self.pairs.positive(entries)
 
-    def log_mean(self, scores: Array) -> Array:
-        """Logarithm of the mean of the exponentials of all negatives, shape (1,)."""
-        return self.log_mean_and_sum(scores)[0]
+    def means(
+        self, term: PairTerm, *, shift: Array | float | None = None, relative: bool = False
+    ) -> tuple[Array, Array]:
+        """Scores of the positives, and means of a term over the negatives of each row, as by `pair_sums`."""
+        positive, sums = pair_sums(term, self.scores, self.pairs, shift=shift, relative=relative)
+        return positive, sums / self.number
 
-    def log_mean_and_sum(self, scores: Array) -> tuple[Array, ExpSum, Array]:
-        """Logarithm of the mean of the exponentials of all negatives (1,), their sum, and its terms (1, K N)."""
-        xp = self.xp
-        logarithm = self.log_number()
+    def exp_sum(self) -> tuple[Array, ExpSum]:
+        """Scores of the positives, and the sum of the exponentials of the negatives of each row."""
+        return exp_sum(self.scores, self.pairs)
+
+    def log_mean(self, sums: ExpSum) -> Array:
+        """Logarithm of the mean of the exponentials of all negatives, shape (1,), from the sums of the rows."""
+        xp, logarithm, members = self.xp, log_sum(self.xp, sums), PairSets()
         if self.counted is None:
-            logarithm = log_of(xp, self.n_rows() * self.number, logarithm)
+            number = log_of(xp, self.n_rows() * self.number, logarithm[:1])
         else:
-            scores = scores - xp.expand_dims(logarithm, axis=1)
-            logarithm = xp.log(self.n_rows())
-        sums, terms = exponentials(xp, xp.reshape(scores, (1, -1)), xp.reshape(self.off, (1, -1)))
-        lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf if no sum is finite
-        top = xp.where(xp.isinf(sums.top), lowest, sums.top)
-        mean = top + sums.log_total(xp) - logarithm
+            logarithm, number = logarithm - xp.log(self.number), xp.log(self.n_rows())
+            members = PairSets(off=self.counted[None, :])
+        mean = log_sum(xp, exp_sum(logarithm[None, :], members)[1]) - number
         # 0 if no row counts.
-        mean = mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
-        return mean, sums, terms
+        return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
+
+    def left_out(self, log_weight: Array) -> LeftOut:
+        """Means of the log-odds of rows with each negative left out in turn, as by `left_out`."""
+        return left_out(self.scores, self.pairs, log_weight, self.numbers())
+
+    def numbers(self) -> Array:
+        """Number of negatives of each row (K,)."""
+        number = self.number
+        return number if self.counted is not None else self.xp.zeros_like(self.scores[:, 0]) + number
 
     def log_number(self, extra: int = 0) -> Array:
         """Logarithm of the number of negatives of each row plus `extra`: of all rows, (1,), or of each, (K,)."""
@@ -1191,32 +1163,7 @@ class ScorePairs:
 
     def positive(self) -> Array:
         """Scores of the positives."""
-        return self.at_positive(self.scores)
-
-    def at_positive(self, entries: Array) -> Array:
-        """Entry of each row at its positive, 0 without one."""
-        return self.xp.sum(self.xp.where(self.own, entries, 0.0), axis=1)
-
-    def leave_one_out_sums(self, scores: Array) -> Array:
-        """For each included entry, the log-sum-exp of the other entries of its row.
-
-        Subtracting an exponential from the total is accurate unless it is the largest; that case uses a separate sum.
-        """
-        xp, members = self.xp, self.xp.logical_or(self.own, self.off)
-        columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
-        candidates = scores if self.counted is None else xp.where(members, scores, -math.inf)
-        largest = xp.expand_dims(xp.argmax(stop_gradient(candidates), axis=1), axis=1)
-        is_largest = xp.equal(columns, xp.astype(largest, columns.dtype))
-        sums = exp_sum(xp, scores, members)
-        top = xp.expand_dims(sums.top, axis=1)
-        smaller = xp.logical_and(members, xp.logical_not(is_largest))
-        parts = xp.exp(xp.where(smaller, scores - top, -math.inf))
-        total = sums.total if self.counted is None else xp.where(self.counted, sums.total, xp.ones_like(sums.total))
-        rest = top + xp.log(xp.expand_dims(total, axis=1) - parts)
-        others = exp_sum(xp, scores, smaller)
-        own = xp.expand_dims(others.top + others.log_total(xp), axis=1)
-        result = xp.where(is_largest, own, rest)
-        return result if self.counted is None else xp.where(self.counted[:, None], result, xp.zeros_like(result))
+        return self.pairs.positive(self.scores)
 
     def reduced(self, rows: Array, reduction: ReductionName, *, surrogate: Array | None = None) -> Array:
         """Reduced terms of the rows, with the gradient of `surrogate` terms if given."""
@@ -1235,39 +1182,6 @@ class ScorePairs:
     def finish(self, result: Array, reduction: ReductionName = "mean") -> Array:
         """Result in the dtype of the scores."""
         return finish(self.xp, result, self.dtype, reduction)
-
-
-class ClosedForm(NamedTuple):
-    """A bound of pairs and constants, and its gradient by the scores of the pairs.
-
-    The derivative of the value is the gradient, also where a library differentiates the value itself.
-    """
-
-    value: Callable[..., Array]
-    gradient: Callable[[ScorePairs], Array]
-
-
-FormOf = tuple[ClosedForm, int]
-"""A form and the number of its constants."""
-
-
-def _parts(static: FormOf, arrays: Sequence[Array]) -> tuple[ScorePairs, Sequence[Array]]:
-    """Pairs and constants from the arrays of `in_closed_form`."""
-    split = len(arrays) - static[1]
-    return ScorePairs.of_arrays(*arrays[:split]), arrays[split:]
-
-
-def _value_of_form(static: FormOf, *arrays: Array) -> tuple[Array]:
-    pairs, constants = _parts(static, arrays)
-    return (static[0].value(pairs, *constants),)
-
-
-def _pull_form(
-    static: FormOf, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
-) -> tuple[Array]:
-    del outputs
-    pairs, _ = _parts(static, arrays)
-    return (cotangents[0][:, None] * static[0].gradient(pairs),)
 
 
 def with_gradient_of(surrogate: Array, value: Array) -> Array:

@@ -29,11 +29,6 @@ class ExpSum(NamedTuple):
         return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN
 
 
-def exp_sum(xp: Namespace, scores: Array, members: Array) -> ExpSum:
-    """Exponential sum of each row of `scores` over the entries that the boolean array `members` marks."""
-    return exponentials(xp, scores, members)[0]
-
-
 def exponentials(xp: Namespace, scores: Array, members: Array, *, unshifted: bool = False) -> tuple[ExpSum, Array]:
     """Exponential sum of each row over its members, and the terms: ``exp(g - top)`` at the members, 0 elsewhere.
 

@@ -43,6 +43,7 @@ class Differentiation(Protocol):
         backward: Callable[..., Sequence[Array]],
         *,
         exact: bool = True,
+        kept: int = 0,
     ) -> Callable[..., tuple[Array, ...]]:
         """Return a function with a closed-form gradient.
 
@@ -50,6 +51,9 @@ class Differentiation(Protocol):
         returns the cotangents of the first arrays; the remaining arrays have none. `static` is hashable. Both are
         array-API code, so that the backward pass can be differentiated again. `exact`: `backward` is the derivative of
         `forward`, which an adapter may differentiate instead. An adapter may compile both, and keep the result.
+
+        `kept`: how many last arrays of `forward` are kept for `backward` alone: the returned function does not return
+        them. `outputs` may lack them, as in a backward pass that is differentiated: they are constants.
         """
         ...
 
@@ -235,10 +239,20 @@ class Adapter(Differentiation, Protocol):
         ...
 
     @kernel
-    def softplus_and_sigmoid(self, x: Array, *, bounded: bool, need_slope: bool) -> tuple[Array, Array] | None:
+    def softplus_and_sigmoid(
+        self, x: Array, *, bounded: bool, need_value: bool = True, need_slope: bool = True
+    ) -> tuple[Array, Array] | None:
         """Return ``log(1 + exp(x))`` and its derivative with small relative errors; None for the core's formula.
 
-        `bounded`: no exponential overflows. Without `need_slope`, the derivative is ignored.
+        `bounded`: no exponential overflows. What is not needed is ignored.
+        """
+        ...
+
+    @kernel
+    def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
+        """Return of each row of a matrix the largest entry m, the sum of ``exp(x - m)``, and the softmax.
+
+        None for the core's formula, also if m of a row is infinite.
         """
         ...
 

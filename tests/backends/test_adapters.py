@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -215,7 +216,43 @@ def test_strips_of_rows_have_the_numbers_of_the_whole(*, turned: bool) -> None:
         np.testing.assert_array_equal(own, wanted)
         assert own.strides == ours.strides
     np.testing.assert_array_equal(x, before)
-    assert adapter_of(ours).softplus_and_sigmoid(ours, bounded=False, need_slope=True) is None
+    unbounded: Any = functools.partial(adapter_of(ours).softplus_and_sigmoid, ours, bounded=False)
+    value, slope = unbounded()
+    wide: Any = ours.astype(np.float64)
+    np.testing.assert_allclose(value, np.log1p(np.exp(wide)), rtol=5e-7)
+    np.testing.assert_allclose(slope, 1.0 / (1.0 + np.exp(-wide)), rtol=5e-7)
+    _, alone = unbounded(need_value=False)
+    np.testing.assert_allclose(alone, slope, rtol=5e-7)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_sigmoids_and_softplus_of_infinite_numbers(library: str) -> None:
+    x = np.full((128, 128), -math.inf, dtype=np.float32)
+    x[0] = math.inf
+    ours = torch.asarray(x) if library == "torch" else x
+    value, slope = adapter_of(ours).softplus_and_sigmoid(ours, bounded=False) or (None, None)
+    wanted = np.where(x > 0, np.float32(math.inf), np.float32(0.0)), (x > 0).astype(np.float32)
+    for found, exact in zip((value, slope), wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(found), exact)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_softmax_of_rows(library: str, dtype: str) -> None:
+    """Also of entries that count as 0, of far ones, and not of a row without a finite entry."""
+    x = np.random.default_rng(9).normal(size=(300, 401)).astype(dtype) * 40.0
+    np.fill_diagonal(x, -math.inf)
+    ours = torch.asarray(x) if library == "torch" else x
+    top, total, shares = map(np.asarray, adapter_of(ours).softmax(ours) or ())
+    wide = x.astype(np.longdouble)
+    terms = np.exp(wide - wide.max(axis=1, keepdims=True))
+    np.testing.assert_array_equal(top, x.max(axis=1))
+    np.testing.assert_allclose(total.astype(np.float64), terms.sum(axis=1).astype(np.float64), rtol=1e-6)
+    wanted = (terms / terms.sum(axis=1, keepdims=True)).astype(np.float64)
+    np.testing.assert_allclose(shares, wanted, rtol=3e-5 if dtype == "float32" else 3e-14, atol=1e-37)
+    assert np.all(shares[np.diag_indices(300)] == 0.0)
+    ours[1] = -math.inf
+    assert adapter_of(ours).softmax(ours) is None
 
 
 class _OnDefaultDevice(Jax):

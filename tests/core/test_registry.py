@@ -52,8 +52,8 @@ class Adapter:
         del argnums, has_aux
         return lambda *arguments: (fn(*arguments), "its gradient")
 
-    def custom_vjp(self, forward: Any, backward: Any, *, exact: bool = True) -> Any:
-        del backward, exact
+    def custom_vjp(self, forward: Any, backward: Any, *, exact: bool = True, kept: int = 0) -> Any:
+        del backward, exact, kept
         return forward
 
     def value_and_vjp(self, function: Any) -> Any:

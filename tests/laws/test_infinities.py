@@ -81,7 +81,7 @@ def test_a_positive_of_minus_infinity_makes_a_bound_minus_infinity(name: str) ->
         *((name, POSITIVE_AND_NEGATIVE, math.nan) for name in ("dual", "flo", "club")),
         *((name, ALL_NEGATIVES, INF) for name in ("dv", "mine", "smile, no clip")),
         *((name, POSITIVE_AND_ALL_NEGATIVES, math.nan) for name in ("dv", "mine", "smile, no clip")),
-        ("interpolated", A_ROW, math.nan),
+        ("interpolated", A_ROW, -INF),
         ("interpolated, 1", ALL_NEGATIVES_OF_A_ROW, math.nan),
         ("smile", ALL_NEGATIVES, float(np.mean(np.diag(SCORES[:, :3]))) + 5.0),
         ("club", NEGATIVES, INF),
