@@ -17,10 +17,12 @@ from jax.interpreters import ad, batching, mlir
 
 from .defaults import Arrays, Defaults, Function, Pulls, Step, without
 
-try:
-    from jax import enable_x64 as _enable_x64
-except ImportError:  # before JAX 0.8
-    from jax.experimental import enable_x64 as _enable_x64
+if hasattr(jax, "enable_x64"):  # since JAX 0.8
+    _enable_x64: Any = jax.enable_x64
+else:
+    from jax import experimental
+
+    _enable_x64 = experimental.enable_x64  # type: ignore[attr-defined]
 
 
 def _on_device_of(gradient: Any, argument: Any) -> Any:
@@ -190,8 +192,8 @@ def _halves_batch(arrays: Arrays, axes: Sequence[int | None], *, functions: _Sta
         back = jax.vmap(maps[k][1], (0, *axes), 0 if axes[k] is None else axes[k])
         return forth, back if axes[k] is not None else lambda *arrays: jnp.sum(back(*arrays), axis=0)
 
-    both = (jax.vmap(function, tuple(axes)) for function in (special, plainly))
-    versions = _Versions(*both, {k: mapped(k) for k in maps}, plain_on)
+    first, second = (jax.vmap(function, tuple(axes)) for function in (special, plainly))
+    versions = _Versions(first, second, {k: mapped(k) for k in maps}, plain_on)
     values = _halves_p.bind(*arrays, functions=_Static(versions))
     return values, [0] * len(values)
 

@@ -17,8 +17,9 @@ Small tiles take the differences of all pairs.
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient
 from .checks import is_empty, is_readable, largest, readable_entry
@@ -49,10 +50,9 @@ class Small:
     most = 2**16
 
 
-def is_small(n_rows: int, n_columns: int, width: int) -> bool:
+def is_small(*sizes: Any) -> bool:
     """Whether all pairs are computed from differences; False for numbers that a compiler knows as symbols."""
-    known = isinstance(n_rows, int) and isinstance(n_columns, int)
-    return known and 0 < n_rows * n_columns * width <= Small.most
+    return all(isinstance(size, int) for size in sizes) and 0 < math.prod(sizes) <= Small.most
 
 
 class Near(NamedTuple):
@@ -133,22 +133,25 @@ def pull_squares(
 
         to x: 2 (Σ_j g y - (Σ_j g) x)        to y: 2 (Σ_i g x - (Σ_i g) y), transposed if `turned`
     """
-    adapter, xp = adapter_of(cotangent), namespace_of(cotangent)
+    adapter, xp, (places, others) = adapter_of(cotangent), namespace_of(cotangent), near[:2]
     of_pairs = None
-    if near.rows is not None and near.rows.shape[0]:
-        of_pairs = cotangent[near.rows, near.columns]
-        cotangent = adapter.put_entries(cotangent, near.rows, near.columns, 0.0)
+    if not (places is None or others is None or is_empty(places)):
+        if adapter.is_plain((cotangent,)):
+            of_pairs = cotangent[places, others]
+            cotangent = adapter.put_entries(cotangent, places, others, 0.0)
+        else:  # differentiated by the cotangent
+            near = Near(exact=True)
     factors = () if factor is None else (factor,)
     pulled = partial(_pulled, need_grad=need_grad, turned=turned)
     arrays = (cotangent, x, y, *factors)
     result = iter(adapter.in_wide(pulled, *arrays) if near.exact else pulled(*arrays))
     to_x, to_y = (next(result) if flag else None for flag in need_grad)
-    if of_pairs is None:
+    if of_pairs is None or places is None or others is None:
         return to_x, to_y
     to_y = to_y.T if turned and to_y is not None else to_y
-    weights = of_pairs if factor is None else of_pairs * xp.take(factor[:, 0], near.rows, axis=0)
-    for chunk in _chunks(near.rows.shape[0], x.shape[1]):
-        rows, columns = near.rows[chunk], near.columns[chunk]
+    weights = of_pairs if factor is None else of_pairs * xp.take(factor[:, 0], places, axis=0)
+    for chunk in _chunks(places.shape[0], x.shape[1]):
+        rows, columns = places[chunk], others[chunk]
         pull = weights[chunk][:, None] * (xp.take(x, rows, axis=0) - xp.take(y, columns, axis=0)) * 2.0
         if to_x is not None:
             to_x = adapter.add_rows(to_x, rows, -pull)

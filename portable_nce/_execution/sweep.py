@@ -211,8 +211,8 @@ class Step:
             block = block._replace(losses=losses)
         to_rows: Arrays = ()
         if block.inputs.partners and self.spec.need_grad.rows and not self.spec.positives_in_tile:
-            cotangents = s.by_partner(losses.to_positive, len(block.inputs.partners))
-            to_rows = self.source.pull_positives(block.rows, block.inputs, cotangents)
+            each = s.by_partner(losses.to_positive, len(block.inputs.partners))
+            to_rows = self.source.pull_positives(block.rows, block.inputs, each)
         to_columns: list[Array] = []
         for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
             cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)

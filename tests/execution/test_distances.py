@@ -68,10 +68,9 @@ def exact(x: Any, y: Any, similarity: str) -> tuple[Any, ...]:
 
 
 def of_torch(x: Any, y: Any, **options: Any) -> tuple[Any, ...]:
-    a, b = (torch.tensor(z, requires_grad=True) for z in (x, y))
-    loss = pnce.info_nce(a, b, **options)
-    loss.backward()
-    return loss.detach().numpy(), a.grad.numpy(), b.grad.numpy()
+    tensors = [torch.tensor(z, requires_grad=True) for z in (x, y)]
+    loss = pnce.info_nce(*tensors, **options)
+    return loss.detach().numpy(), *(gradient.numpy() for gradient in torch.autograd.grad(loss, tensors))
 
 
 def of_numpy(x: Any, y: Any, **options: Any) -> tuple[Any, ...]:
@@ -153,7 +152,7 @@ def test_losses_of_one_array_and_of_both_directions(similarity: str, *, symmetri
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("similarity", FUNCTIONS)
-def test_second_derivatives_are_those_of_differences(similarity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_derivatives_are_those_of_differences(similarity: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On PyTorch, and in JAX's two modes, in float32 too."""
     x, y = (z[:6, :3] for z in ROWS["usual"])
     loss = partial(pnce.info_nce, similarity=similarity, temperature=1.0)
@@ -232,7 +231,7 @@ def test_near_pairs_are_those_of_their_differences() -> None:
         assert (near.rows is not None) == (kind == "pairs")
         wanted = -((rows[:, None].astype(np.longdouble) - y) ** 2).sum(-1)
         np.testing.assert_allclose(squares, wanted, rtol=1e-6)
-        pulled = pull_squares(near, np.ones_like(squares), rows, y, factor=None, need_grad=(True, True))
+        pulled: Any = pull_squares(near, np.ones_like(squares), rows, y, factor=None, need_grad=(True, True))
         apart = rows[:, None].astype(np.longdouble) - y
         np.testing.assert_allclose(pulled[0], -2 * apart.sum(1), rtol=2e-6, atol=1e-4)
         np.testing.assert_allclose(pulled[1], 2 * apart.sum(0), rtol=2e-6, atol=1e-4)
@@ -245,4 +244,4 @@ def test_no_row_and_no_column() -> None:
         assert squares.shape == shape
         pulled = pull_squares(near, squares, x, y, factor=None, need_grad=(True, True))
         assert [z.shape for z in pulled if z is not None] == [x.shape, y.shape]
-    assert isinstance(near, Near)
+        assert isinstance(near, Near)
