@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .._core.distances import is_small
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from ..similarities import PairFunction, Pullback, Scores, Similarity, TokenScores, TransposedScores
@@ -51,10 +52,14 @@ class Channel(NamedTuple):
         """Whether the scores have a form, and are computed in a new array."""
         return self.inner_product or isinstance(self.scores, PairFunction)
 
-    @property
-    def beyond(self) -> tuple[int, int]:
-        """Numbers of columns of operands beyond the features, in products for the scores and for each cotangent."""
-        return (2, 1) if isinstance(self.scores, PairFunction) and self.scores.distance else (0, 0)
+    def relative(self, n_rows: int, n_columns: int, width: int) -> tuple[float, float]:
+        """Lengths of the rows in products for the scores of a tile and for each cotangent, relative to embeddings.
+
+        Both are 0 for given scores, and for tiles so small that distances take differences.
+        """
+        if not width or not isinstance(self.scores, PairFunction) or not self.scores.distance:
+            return float(width > 0), float(width > 0)
+        return (0.0, 0.0) if is_small(n_rows, n_columns, width) else (1.0 + 2.0 / width, 1.0 + 1.0 / width)
 
     @property
     def numbers_held(self) -> int:

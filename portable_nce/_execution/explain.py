@@ -12,6 +12,7 @@ from .._core.numerics import itemsize
 from .._core.ranks import Traffic
 from .._core.registry import adapter_of
 from ..pairings import Pairing, takes_products
+from ..similarities import PairFunction
 from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
 from .matrix import Held, Passes
@@ -220,7 +221,11 @@ def _needed(note: Any) -> tuple[bool, ...]:
 def _report_of_held(held: Held, *, need_grad: tuple[bool, ...]) -> SweepReport:
     matrix, channel = held.matrix, held.matrix.channel
     rows, columns, shape = matrix.rows[0], matrix.columns, matrix.shape
-    made = channel.products[0] * (1 + sum(need_grad)) * _tokens_of(channel.held(matrix.rows, columns), columns)
+    of_score, of_pull = channel.relative(*shape, rows.shape[-1])
+    made = channel.products[0] * (of_score + sum(need_grad) * of_pull)
+    if any(need_grad) and isinstance(channel.scores, PairFunction):  # which computes the scores again, and both
+        made = channel.products[0] * (2.0 * of_score + 2.0 * of_pull)
+    made *= _tokens_of(channel.held(matrix.rows, columns), columns)
     reason = "the scores are held, since several sweeps or passes use them"
     memory = shape[0] * shape[1] * itemsize(rows)
     return SweepReport("score matrix", reason, *shape, rows.shape[-1], *shape, 1, float(made), memory)
@@ -238,7 +243,7 @@ def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:
     need = flags_of(spec, prepared.inputs, need_grad).operands
     if need.gradients and (passes.number > 1 or isinstance(spec.sets, PairRule)):
         need = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
-    of_score, of_pull = (1.0 + number / width if width else 0.0 for number in channel.beyond)
+    of_score, of_pull = channel.relative(block, tile, width)
     gradients = (need.rows + need.columns) * of_pull
     if prepared.function is square_sweep:
         share = entries_visited(spec, rows.shape[0], n_columns) / (rows.shape[0] * n_columns)
@@ -270,10 +275,10 @@ def _report_of_search(searched: Searched) -> SweepReport:
     width = rows.shape[-1] if inputs.columns else 0
     held = spec.channel.held(inputs.rows, inputs.columns) if inputs.columns else {"width": 1}
     products = spec.channel.products[0] * _tokens_of(held, inputs.columns) if inputs.columns else 0.0
-    products *= 1.0 + spec.channel.beyond[0] / width if width else 1.0
+    block = _most_of(block_of(spec, inputs))
+    products *= spec.channel.relative(block, n_columns, width)[0]
     if spec.measure is not None:
         products += _of_rule(spec.rule, inputs, 1, width)
-    block = _most_of(block_of(spec, inputs))
     memory = block * n_columns * held["width"] * itemsize(rows) * spec.channel.numbers_held
     reason = "the columns of some scores are searched for, without gradients"
     return SweepReport("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)

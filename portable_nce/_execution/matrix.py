@@ -300,7 +300,7 @@ class ScoreMatrix(NamedTuple):
         positives, indexed = self.pairing.positives, isinstance(self.pairing.positives, ByIndex)
         if any(len(one.columns) > 0 or one.shard is not None for one in (self, *others)):
             return None
-        if isinstance(family, ReweightedSpec):
+        if isinstance(family, (ReweightedSpec, TripletSpec)):  # these take masks
             return None
         if not (self.pairing.is_diagonal or indexed) or self.lacks_columns or not is_positive(self.shape[1] - 1):
             return None

@@ -28,6 +28,8 @@ CALLS: dict[str, Any] = {
     "nt_xent": (pnce.nt_xent, (QUERY, KEY), {"block_size": 40}),
     "supcon": (pnce.supcon, (QUERY, LABELS), {}),
     "siglip": (pnce.siglip, (QUERY, KEY), {"logit_scale": 10.0, "logit_bias": -10.0}),
+    "distances": (pnce.info_nce, (QUERY, KEY), {"similarity": "neg_sq_euclidean", "block_size": None}),
+    "distances of both sides": (pnce.clip, (QUERY, KEY), {"logit_scale": 1.0, "similarity": "neg_euclidean"}),
     "own objective": (pnce.contrast, (QUERY, KEY), {"objective": lambda row: row.log_odds * row.positive.sum()}),
 }
 
@@ -48,7 +50,8 @@ class Products(TorchDispatchMode):
         if function.overloadpacket in {torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm}:
             first, second = args[-2:]
             axes = first.shape[-2], first.shape[-1], second.shape[-1]
-            self.number += first.numel() * axes[2] if sum(axis in SHORT for axis in axes) < 2 else 0
+            vector = 1 in axes or sum(axis in SHORT for axis in axes) >= 2
+            self.number += 0 if vector else first.numel() * axes[2]
         return function(*args, **(kwargs or {}))
 
 
@@ -143,9 +146,11 @@ def test_products_of_several_tiles_are_those_that_torch_makes(name: str) -> None
 
 
 def test_distances_are_products_of_longer_rows_and_searches_have_no_gradients() -> None:
-    (sweep,) = pnce.explain(pnce.info_nce, X, Y, similarity="neg_euclidean").sweeps
+    (sweep,) = pnce.explain(pnce.info_nce, QUERY, KEY, similarity="neg_euclidean").sweeps
     assert sweep.name == "one-sided sweep of inner products"
-    assert sweep.products == pytest.approx(3 + 4 / FEATURES)
+    assert sweep.products == pytest.approx(3 + 4 / D)
+    text = repr(pnce.explain(pnce.info_nce, X, Y, similarity="neg_euclidean"))
+    assert f"products  none; {FEATURES} differences of features for each score" in text
     text = repr(pnce.explain(pnce.diagnostics.top_k, X, Y, 3))
     assert "\nsearch, one pass\n" in text
     assert f"products  1 of 60 x 60 x {FEATURES}" in text
