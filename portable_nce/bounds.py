@@ -241,7 +241,7 @@ def info_nce_anchor(
     xp, number = pairs.xp, pairs.numbers()
     share, log_nu = nu / number, log_of(xp, nu, number)
     ceiling = (1.0 + share) * xp.log(number + nu) - share * log_nu
-    positive, sums, paired = pairs.left_out(log_nu)
+    positive, sums, paired, _ = pairs.left_out(log_nu)
     bound = -(paired + softplus(xp, log_odds(xp, sums, log_nu)) * share) + ceiling
     if form == "bound":
         return pairs.reduced(bound, reduction)
@@ -839,12 +839,18 @@ def interpolated(
         return pairs.reduced(_tuba(pairs, baseline), reduction)
     xp, number = pairs.xp, pairs.numbers()
     # In units of α / (N - 1), the baseline is a further weight of the row, as the anchor is.
-    share = xp.zeros_like(number) + alpha
-    log_share, log_number = xp.log(share), xp.log(number)
-    weight = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + (xp.log1p(-share) - log_share) + log_number
-    _, sums, paired = pairs.left_out(weight)
+    unit = alpha / number
+    of_baseline = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + math.log1p(-alpha)
+    weight = of_baseline - xp.log(unit)
+    positive, sums, paired, left = pairs.left_out(weight)
     own = xp.exp(-softplus(xp, -log_odds(xp, sums, weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
-    return pairs.reduced((-(paired - log_number) - log_share) - (own - 1.0), reduction)
+    gradient = (-paired - xp.log(unit)) - (own - 1.0)
+    # The same number, of logarithms so small that they do not cancel.
+    negatives = (sums.top - positive) + xp.log(sums.total * unit)
+    whole = log_add(xp, xp.log(unit), log_add(xp, negatives, of_baseline - positive))
+    value = (-whole - left) - (own - 1.0)
+    value = xp.where(xp.isfinite(value), value, gradient)
+    return pairs.reduced(with_gradient_of(gradient, value), reduction)
 
 
 @explained

@@ -1043,7 +1043,7 @@ class _Checked(NamedTuple):
     def anchored(self, own: Array, noise: Array, log_nu: Array) -> tuple[Array, Array]:
         """Terms of the ranking loss with an anchor: which sample is the data, and that none is."""
         number, _ = self.samples()
-        _, sums, paired = left_out(noise, PairSets(off=self.mask), log_nu, number, own)
+        _, sums, paired, _ = left_out(noise, PairSets(off=self.mask), log_nu, number, own)
         return paired, softplus(self.xp, log_odds(self.xp, sums, log_nu))
 
     def binary(self, own: Array, other: Array) -> Array:

@@ -30,11 +30,15 @@ from .registry import adapter_of
 
 
 class LeftOut(NamedTuple):
-    """Scores of the positives, sums of exponentials of the negatives, and means A of the log-odds, each (K,)."""
+    """Scores of the positives, sums of exponentials of the negatives, and means A of the log-odds, each (K,).
+
+    `left`: the mean of ``log(1 - r / T)`` in A, a constant. The rest of it is ``log(T / r)`` of the positive.
+    """
 
     positive: Array
     sums: ExpSum
     mean: Array
+    left: Array
 
 
 def left_out(
@@ -47,8 +51,8 @@ def left_out(
     given = () if positive is None else (positive,)
     rule = adapter_of(scores).custom_vjp(_means, _pull_means, kept=6)
     outputs = rule(pairs.kind, scores, log_weight, *given, number, *pairs.arrays)
-    sums = ExpSum(stop_gradient(outputs[-3]), outputs[-2])
-    return LeftOut(outputs[0] if positive is None else positive, sums, outputs[-1])
+    sums = ExpSum(stop_gradient(outputs[-4]), outputs[-3])
+    return LeftOut(outputs[0] if positive is None else positive, sums, outputs[-2], stop_gradient(outputs[-1]))
 
 
 def log_odds(xp: Namespace, sums: ExpSum, logarithm: Array) -> Array:
@@ -180,9 +184,10 @@ def _means(kind: PairKind, *arrays: Array) -> tuple[Array, ...]:
         xp, rows.largest - _log(xp, rows.rest)
     )
     left = xp.where(rows.largest == math.inf, xp.zeros_like(left), left / number)
-    mean = softplus(xp, log_odds(xp, rows.against, rows.positive)) + left
-    mean = xp.where(number == 1, softplus(xp, rows.weight - rows.positive), mean)  # left out of its only sum
-    results = (*rows.negatives, mean)
+    whole = softplus(xp, log_odds(xp, rows.against, rows.positive))
+    of_weight = softplus(xp, rows.weight - rows.positive)  # of one negative, left out of its only sum
+    mean = xp.where(number == 1, of_weight, whole + left)
+    results = (*rows.negatives, mean, xp.where(number == 1, of_weight - whole, left))
     return (*((positive,) if kind.has_positives else ()), *results, *parts)
 
 
@@ -191,7 +196,7 @@ def _pull_means(
 ) -> tuple[Array, ...]:
     pairs, positive, log_weight, number = _opened(kind, arrays)
     place = int(kind.has_positives)
-    kept, to_mean = outputs[place + 3 :], cotangents[place + 2]
+    kept, to_mean = outputs[place + 4 :], cotangents[place + 2]
     to_sum = cotangents[place + 1] * outputs[place + 1]  # of the logarithm
     parts = _LeftParts(*kept) if kept else _parts_of(pairs, arrays[0])
     rows = _rows(positive, log_weight, parts)
