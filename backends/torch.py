@@ -45,6 +45,13 @@ def _faster_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def _has_normal_exponentials(x: Any) -> bool:
+    """Whether no exponential of a plain tensor is below the smallest normal number."""
+    if x.dtype not in _SMALLEST or not x.numel() or not is_plain((x,)):
+        return False
+    return bool(torch.amin(x).item() > _SMALLEST[x.dtype][0])
+
+
 @cache
 def _has_fast_float64(index: int) -> bool:
     """Whether a GPU multiplies float64 at half the speed of float32 or more: those for data centres, and AMD's."""
@@ -523,7 +530,7 @@ class TorchAdapter(Defaults):
         if _is_observed((x,)):
             return None
         value = None
-        if need_value and (bounded or x.device.type != "cpu"):
+        if need_value and (bounded or x.device.type != "cpu" or _has_normal_exponentials(x)):
             value = torch.nn.functional.softplus(x, threshold=40.0)
         elif need_value:  # softplus on a CPU takes 200 times as long where exponentials are subnormal
             value = torch.log1p(exp(x.abs().neg_())).add_(x.clamp(min=0.0))

@@ -187,7 +187,8 @@ def _means(kind: PairKind, *arrays: Array) -> tuple[Array, ...]:
     whole = softplus(xp, log_odds(xp, rows.against, rows.positive))
     of_weight = softplus(xp, rows.weight - rows.positive)  # of one negative, left out of its only sum
     mean = xp.where(number == 1, of_weight, whole + left)
-    results = (*rows.negatives, mean, xp.where(number == 1, of_weight - whole, left))
+    rest = of_weight - xp.where(xp.isinf(whole), xp.zeros_like(whole), whole)
+    results = (*rows.negatives, mean, xp.where(number == 1, rest, left))
     return (*((positive,) if kind.has_positives else ()), *results, *parts)
 
 
