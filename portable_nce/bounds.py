@@ -846,8 +846,9 @@ def interpolated(
     own = xp.exp(-softplus(xp, -log_odds(xp, sums, weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
     gradient = (-paired - xp.log(unit)) - (own - 1.0)
     # The same number, of logarithms so small that they do not cancel.
-    negatives = (sums.top - positive) + xp.log(sums.total * unit)
-    whole = log_add(xp, xp.log(unit), log_add(xp, negatives, of_baseline - positive))
+    whole = log_odds(xp, sums._replace(total=sums.total * unit), positive)
+    whole = whole if alpha == 1.0 else log_add(xp, whole, of_baseline - positive)
+    whole = log_add(xp, xp.log(unit), whole)
     value = (-whole - left) - (own - 1.0)
     value = xp.where(xp.isfinite(value), value, gradient)
     return pairs.reduced(with_gradient_of(gradient, value), reduction)

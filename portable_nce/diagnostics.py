@@ -35,7 +35,6 @@ from ._execution.live import counted_by, zeroed
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
-from ._execution.tiling import MAX_UNSHIFTED_LOGIT
 from .from_scores import ScorePairs, enter_scores
 from .objectives.softmax import EVERY_INFO_NCE
 from .pairings import Members, Pairing, Tile, of_positives
@@ -125,9 +124,8 @@ def effective_sample_size(
     dtype = matrix.dtype
     matrix = upcast(xp, matrix)
     weights = row_weights(xp, weights, matrix.shape[0], matrix)
-    measured = matrix_of_scores(matrix, pairing, mask).measured()
-    _, negatives = measured.sets()
-    sums, terms = exponentials(xp, measured.rows[0], negatives, unshifted=measured.bound <= MAX_UNSHIFTED_LOGIT)
+    _, negatives = matrix_of_scores(matrix, pairing, mask).sets()
+    sums, terms = exponentials(xp, matrix, negatives)
     squares = xp.sum(terms * terms, axis=1)
     counted = squares != 0
     size = sums.total * sums.total / xp.where(counted, squares, xp.ones_like(squares))

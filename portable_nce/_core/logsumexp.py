@@ -29,14 +29,8 @@ class ExpSum(NamedTuple):
         return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN
 
 
-def exponentials(xp: Namespace, scores: Array, members: Array, *, unshifted: bool = False) -> tuple[ExpSum, Array]:
-    """Exponential sum of each row over its members, and the terms: ``exp(g - top)`` at the members, 0 elsewhere.
-
-    `unshifted`: all scores are small, and `top` is 0.
-    """
-    if unshifted:
-        terms = xp.where(members, xp.exp(scores), 0.0)
-        return ExpSum(None, adapter_of(terms).sum_along(terms, 1)), terms
+def exponentials(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, Array]:
+    """Exponential sum of each row over its members, and the terms: ``exp(g - top)`` at the members, 0 elsewhere."""
     top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
     terms = shifted_exp(xp, scores, members, top)
     return ExpSum(top, xp.sum(terms, axis=1)), terms

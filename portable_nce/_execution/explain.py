@@ -157,8 +157,8 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
       scores    4096 x 4096, embeddings of 128
       tiles     512 x 4096, 8 MiB of scores at a time
       products  3 of 4096 x 4096 x 128
-    >>> pnce.explain(pnce.info_nce, x, y, similarity="neg_euclidean").sweeps[0].reason
-    'the similarity is no inner product'
+    >>> pnce.explain(pnce.info_nce, x, y, mask=np.ones((4096, 4096), dtype=np.bool_)).sweeps[0].reason
+    'a mask is given'
     """
     check_callable("loss", loss)
     with listening() as notes:

@@ -213,9 +213,9 @@ class Softmax(Family):
         if not isinstance(positive, PositiveSums):
             if self.facts.finite:
                 return True
-            finite = xp.isfinite(positive)
-            if total.top is not None:
-                finite = xp.logical_and(finite, xp.isfinite(total.top))
+            # All negatives of a row may have the score -inf.
+            of_negatives = total.total > 0 if total.top is None else xp.isfinite(total.top)
+            finite = xp.logical_and(xp.isfinite(positive), of_negatives)
             return bool(readable_entry(finite, all_entries))
         of_odds = objective.of_odds is not None and not objective.separate and not self.spec.statistics
         if not of_odds or positive.weight_sum is None or total.top is not None or positive.sums.top is not None:
