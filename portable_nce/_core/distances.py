@@ -50,7 +50,7 @@ class Small:
     most = 2**16
 
 
-def is_small(*sizes: Any) -> bool:
+def is_small_tile(*sizes: Any) -> bool:
     """Whether all pairs are computed from differences; False for numbers that a compiler knows as symbols."""
     return all(isinstance(size, int) for size in sizes) and 0 < math.prod(sizes) <= Small.most
 
@@ -76,7 +76,7 @@ def negative_squares(x: Array, y: Array, *, scaled: bool = False) -> tuple[Array
     `scaled`: where entries cannot be read, squares that do not overflow, of rows times a `unit`. Squares are not to be
     used if they are `apart`.
     """
-    if is_small(x.shape[0], y.shape[0], x.shape[1]):
+    if is_small_tile(x.shape[0], y.shape[0], x.shape[1]):
         return x, Near(apart=True)
     adapter, xp = adapter_of(x), namespace_of(x, y)
     if is_empty(x) or is_empty(y) or not (is_readable(x) and adapter.is_plain((x, y))):
@@ -142,7 +142,7 @@ def pull_squares(
         else:  # differentiated by the cotangent
             near = Near(exact=True)
     factors = () if factor is None else (factor,)
-    pulled = partial(_pulled, need_grad=need_grad, turned=turned)
+    pulled = partial(_pulled_products, need_grad=need_grad, turned=turned)
     arrays = (cotangent, x, y, *factors)
     result = iter(adapter.in_wide(pulled, *arrays) if near.exact else pulled(*arrays))
     to_x, to_y = (next(result) if flag else None for flag in need_grad)
@@ -185,12 +185,12 @@ def _along_y(tangent: Array, x: Array, y: Array, unit: Array | None = None) -> A
 
 
 def _back_to_x(cotangent: Array, x: Array, y: Array, unit: Array | None = None) -> Array:
-    (result,) = _pulled(cotangent, x, y, need_grad=(True, False))
+    (result,) = _pulled_products(cotangent, x, y, need_grad=(True, False))
     return result if unit is None else result * unit * unit
 
 
 def _back_to_y(cotangent: Array, x: Array, y: Array, unit: Array | None = None) -> Array:
-    (result,) = _pulled(cotangent, x, y, need_grad=(False, True))
+    (result,) = _pulled_products(cotangent, x, y, need_grad=(False, True))
     return result if unit is None else result * unit * unit
 
 
@@ -222,7 +222,7 @@ def _unit(xp: Namespace, x: Array, y: Array) -> Array:
     return xp.where(largest_entry > limit, limit / largest_entry, xp.ones_like(largest_entry))
 
 
-def _pulled(
+def _pulled_products(
     cotangent: Array,
     x: Array,
     y: Array,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._core.distances import is_small
+from .._core.distances import is_small_tile
 from .._core.namespace import namespace_of
+from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
-from ..similarities import PairFunction, Pullback, Scores, Similarity, TokenScores, TransposedScores
+from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
 from .inputs import Arrays
 from .products import Operand, product, pullback
 
@@ -59,7 +60,7 @@ class Channel(NamedTuple):
         """
         if not width or not isinstance(self.scores, PairFunction) or not self.scores.distance:
             return float(width > 0), float(width > 0)
-        return (0.0, 0.0) if is_small(n_rows, n_columns, width) else (1.0 + 2.0 / width, 1.0 + 1.0 / width)
+        return (0.0, 0.0) if is_small_tile(n_rows, n_columns, width) else (1.0 + 2.0 / width, 1.0 + 1.0 / width)
 
     @property
     def numbers_held(self) -> int:

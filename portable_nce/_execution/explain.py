@@ -9,10 +9,10 @@ from .._core.checks import check_callable
 from .._core.namespace import is_number, namespace_of
 from .._core.notes import Counted, listening
 from .._core.numerics import itemsize
+from .._core.pair_functions import PairFunction
 from .._core.ranks import Traffic
 from .._core.registry import adapter_of
 from ..pairings import Pairing, takes_products
-from ..similarities import PairFunction
 from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
 from .matrix import Held, Passes

@@ -14,9 +14,9 @@ from .._core.checks import is_readable
 from .._core.equality import Record
 from .._core.namespace import namespace_of
 from .._core.numerics import clipped
+from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from .._core.registry import adapter_of
-from ..similarities import PairFunction
 from . import products as p
 from .inputs import Arrays
 from .products import Operand

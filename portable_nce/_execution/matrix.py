@@ -22,12 +22,13 @@ from .._core.checks import is_readable, largest, least, readable_entries
 from .._core.namespace import device_of, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
 from .._core.numerics import continued, entries_at, in_range, largest_entry, largest_length, normalize, upcast
+from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of, on_accelerator
 from ..objectives.base import Objective
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel, takes_products
-from ..similarities import Operands, PairFunction, Similarity
+from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .families import FamilySpec, PairsSpec, SoftmaxSpec
 from .fusing import is_fusible
@@ -275,7 +276,7 @@ class ScoreMatrix(NamedTuple):
         matrix = self.with_operands()
         function = matrix.similarity.scores
         if isinstance(function, PairFunction):
-            bound = adapter_of(matrix.rows[0]).custom_vjp(_pair_scores, _pull_pair_scores)
+            bound = adapter_of(matrix.rows[0]).custom_vjp(_function_scores, _pull_function_scores)
             (scores,) = bound(function, *matrix.rows, *matrix.columns)
         else:
             scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
@@ -569,12 +570,12 @@ class ScoreMatrix(NamedTuple):
         return members.positives, members.negatives
 
 
-def _pair_scores(function: PairFunction, *operands: Array) -> Arrays:
+def _function_scores(function: PairFunction, *operands: Array) -> Arrays:
     """All scores of a function of products, whose near pairs a library cannot differentiate."""
     return (function(operands[:2], operands[2:]),)
 
 
-def _pull_pair_scores(function: PairFunction, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+def _pull_function_scores(function: PairFunction, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
     del outputs
     arrays, cotangents = lift_to_tape(arrays, cotangents)
     to_rows, to_columns = function.pull(arrays[:2], arrays[2:], cotangents[0])

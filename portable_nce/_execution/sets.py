@@ -201,12 +201,6 @@ def add_partners(
     return to_columns
 
 
-def partner_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
-    """Scores of rows and their partners: (n,), or (n, P) for several."""
-    scores = [adapter_of(rows).row_dots(rows, other) for other in others]
-    return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
-
-
 def diagonal_entries(xp: Namespace, x: Array, tile: TilePosition) -> Array:
     """The diagonal entries of a tile of all columns."""
     if adapter_of(x).mode == "traced":

@@ -55,6 +55,16 @@ def square(score: Any) -> Any:
     return score * score
 
 
+def tripled(score: Any) -> Any:
+    """Function of a score."""
+    return 3.0 * score
+
+
+def constant(score: Any) -> Any:
+    """Derivative of `tripled`."""
+    return 0.0 * score + 3.0
+
+
 def energy(x: Any) -> Any:
     """A number and an auxiliary array."""
     return (x * x).sum(), x
@@ -109,6 +119,8 @@ PARTS: dict[str, dict[str, Any]] = {
         "shifted_columns": similarities.shifted_columns("neg_sq_euclidean", WEIGHTS),
         "shifted_columns dot": similarities.shifted_columns("dot", WEIGHTS),
         "transposed": similarities.scaled_columns("neg_euclidean", np.ones(6)).transposed(),
+        "elementwise": similarities.elementwise("neg_sq_euclidean", tripled, constant),
+        "elementwise cosine": similarities.elementwise("cosine", tripled, constant),
     },
     "tokens": {
         "max_sim": similarities.max_sim(normalize=False),

@@ -1,0 +1,300 @@
+"""Scores that are functions of inner products or of distances, and their pullbacks.
+
+Tiles are computed by products of matrices (`distances`); rows with their own columns, and tiles that are small or whose
+squares overflow, from differences of features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .autodiff import stop_gradient
+from .checks import all_entries, largest, readable_entry
+from .distances import Near, negative_squares, pull_squares
+from .equality import Record
+from .namespace import is_array, is_number, namespace_of
+from .numerics import (
+    largest_entry,
+    largest_length,
+    largest_score,
+    products_of_rows,
+    reciprocal,
+    safe_sqrt,
+)
+from .protocol import Array, Namespace
+from .registry import adapter_of
+
+Operands = tuple[Array, ...]
+
+
+class Elementwise(Record):
+    """Function f of an inner product, or of minus a squared distance, and its derivative."""
+
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+
+    def of_differences(self, differences: Array) -> tuple[Array, Array, Array]:
+        """Values ``f(-|d|²)`` of differences d (..., D), and factors w, d of their derivative by d, ``w d``."""
+        squares = _sum_of_squares(differences)
+        return self.value(-squares), self.slope(-squares) * -2.0, differences
+
+
+class _Cauchy(Elementwise):
+    """``-log(1 + |d|²)``, also of distances whose squares overflow."""
+
+    def of_scaled(self, squares: Array, unit: Array) -> Array:
+        """Values from minus squared distances of rows times a unit, so small that these do not overflow."""
+        xp = namespace_of(squares, unit)
+        whole = -squares / unit / unit
+        far = whole > 2.0**60
+        logs = xp.log(xp.where(far, -squares, xp.ones_like(squares))) - xp.log(unit) * 2.0
+        return -xp.where(far, logs, xp.log1p(xp.where(far, xp.zeros_like(whole), whole)))
+
+    def of_differences(self, differences: Array) -> tuple[Array, Array, Array]:
+        """Values and factors.
+
+        Where squared distances could overflow, differences are scaled by a small power of 2, t: the logarithm is ``log
+        |t d|² - 2 log t``, and the derivative ``-2 t / |t d|²`` times ``t d``.
+        """
+        xp = namespace_of(differences)
+        if largest_score(differences, differences) < math.inf:
+            return super().of_differences(differences)
+        t, limit = (2.0**-70, 2.0**-80) if float(xp.finfo(differences.dtype).max) < 1e39 else (2.0**-520, 2.0**-560)  # noqa: PLR2004
+        small = differences * t
+        small_squares = _sum_of_squares(small)
+        far = small_squares > limit  # the distance is beyond 2^30, or 2^240
+        apart = xp.expand_dims(far, axis=-1)
+        differences = xp.where(apart, xp.zeros_like(small), differences)
+        squares = _sum_of_squares(differences)
+        small_squares = xp.where(far, small_squares, xp.ones_like(small_squares))
+        logs = xp.where(far, xp.log(small_squares) - 2.0 * math.log(t), xp.log1p(squares))
+        weights = xp.where(far, t * reciprocal(small_squares), reciprocal(1.0 + squares))
+        return -logs, weights * -2.0, xp.where(apart, small, differences)
+
+
+def _identity(products: Array) -> Array:
+    return products
+
+
+def _ones(products: Array) -> Array:
+    return namespace_of(products).ones_like(products)
+
+
+def _negative_root(squares: Array) -> Array:
+    xp = namespace_of(squares)
+    # Only a derivative at 0 needs care, which takes more time than the root.
+    return -xp.sqrt(-squares) if adapter_of(squares).is_plain((squares,)) else -safe_sqrt(xp, -squares)
+
+
+def _root_slope(squares: Array) -> Array:
+    """Derivative ``1 / (2 d)`` of minus the distance d by minus its square; 0 at 0, where there is no direction."""
+    xp = namespace_of(squares)
+    greatest = None if 0 in squares.shape else readable_entry(squares, largest)
+    if greatest is not None and greatest < 0 and adapter_of(squares).is_plain((squares,)):
+        return 0.5 / xp.sqrt(-squares)
+    zero = squares == 0
+    divisors = xp.sqrt(xp.where(zero, xp.ones_like(squares), -squares)) * 2.0
+    return xp.where(zero, xp.zeros_like(squares), reciprocal(divisors))
+
+
+def _cauchy_value(squares: Array) -> Array:
+    return -namespace_of(squares).log1p(-squares)
+
+
+def _cauchy_slope(squares: Array) -> Array:
+    return reciprocal(-squares + 1.0)
+
+
+EUCLIDEAN = Elementwise(_negative_root, _root_slope)
+CAUCHY = _Cauchy(_cauchy_value, _cauchy_slope)
+_SQUARED = Elementwise(_identity, _ones)
+_BOUNDS: dict[Elementwise | None, Callable[[float], float]] = {
+    None: float,
+    EUCLIDEAN: math.sqrt,
+    CAUCHY: math.log1p,
+}
+"""Largest magnitudes of named functions of squared distances up to a bound."""
+
+
+class Kept(NamedTuple):
+    """What the pullback of a tile needs of its scores: products, and which pairs are near."""
+
+    products: Array
+    near: Near
+
+
+class PairFunction(Record):
+    """Scores ``s f(g)``: a factor s per row, times a function of inner products, or of minus squared distances.
+
+    The operands are the rows x and the factors (N, 1); and the columns y. `function` of None is the identity.
+    """
+
+    function: Elementwise | None
+    distance: bool
+
+    def __call__(self, rows: Operands, columns: Operands) -> Array:
+        """Scores of all rows against all columns; with leading axes, from differences of features."""
+        if len(rows[0].shape) == 2:  # noqa: PLR2004
+            return self.scored(rows, columns)[0]
+        if self.distance:
+            return self._function.of_differences(_differences(rows[0], columns[0]))[0] * rows[1]
+        return self._value(_matrix_products(rows[0], columns[0])) * rows[1]
+
+    def scored(self, rows: Operands, columns: Operands) -> tuple[Array, Kept]:
+        """Scores of a tile, and what `pulled` needs of them."""
+        (x, scale), (y,) = rows, columns
+        if not self.distance:
+            products, near = products_of_rows(x, y), Near()
+        else:
+            products, near = negative_squares(x, y, scaled=isinstance(self.function, _Cauchy))
+            if near.apart:
+                return self._function.of_differences(_differences(x, y))[0] * scale, Kept(products, near)
+        kept = Kept(products, near)
+        return self._of_kept(kept) * scale, kept
+
+    def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        """Pullback of the scores."""
+        _, kept = self.scored(rows, columns)
+        copy = cotangent + 0.0  # `pulled` may overwrite it
+        return self.pulled(kept, copy, None, rows, columns, need_grad=(True, True), need_scale=True)
+
+    def pulled(
+        self,
+        kept: Kept,
+        cotangent: Array,
+        factor: Array | None,
+        rows: Operands,
+        columns: Operands,
+        *,
+        need_grad: tuple[bool, bool],
+        need_scale: bool,
+        turned: bool = False,
+    ) -> tuple[Operands, Operands]:
+        """Cotangents of the operands; the cotangent (N, K) may be overwritten. `factor` (N, 1): of each row of it.
+
+        With the factors w of rows, the scales s and the cotangents c: to a product ``w s c f'``, to the scale ``w Σ_j c
+        f``, which is 0 if `need_scale` is False.
+        """
+        (x, scale), (y,), xp = rows, columns, namespace_of(cotangent)
+        products, near = kept
+        if near.apart:
+            values, weights, differences = self._function.of_differences(_differences(x, y))
+            whole = cotangent if factor is None else cotangent * factor
+            (to_x, to_scale), (to_y,) = _pulled(differences, whole * scale * weights, values, whole)
+            return (to_x, to_scale), (to_y.T if turned else to_y,)
+        to_scale = xp.zeros_like(scale)
+        if need_scale:
+            to_scale = _row_sums(xp, self._of_kept(kept), cotangent)
+            to_scale = to_scale if factor is None else to_scale * factor
+        if self.function is not None:
+            slopes = self.function.slope(products if near.unit is None else products / near.unit / near.unit)
+            cotangent = adapter_of(cotangent).times_in_place(cotangent, slopes)
+        weights = scale if factor is None else scale * factor
+        if self.distance:
+            to_x, to_y = pull_squares(near, cotangent, x, y, factor=weights, need_grad=need_grad, turned=turned)
+        else:
+            to_x, to_y = (cotangent @ y) * weights if need_grad[0] else None, None
+            if need_grad[1]:
+                own = x * weights
+                to_y = own.T @ cotangent if turned else cotangent.T @ own
+        return (to_x, to_scale), (to_y,)
+
+    def bound(self, rows: Operands, columns: Operands, scale: Any) -> float:
+        """Bound of the magnitude of scores of a named distance; infinite if it is not known."""
+        bound_of = _BOUNDS.get(self.function) if self.distance else None
+        factor = largest_entry(scale) if is_array(scale) and not is_number(scale) else abs(scale)
+        if bound_of is None or factor is None:
+            return math.inf
+        length = largest_length(rows[0]) + (0.0 if columns[0] is rows[0] else largest_length(columns[0]))
+        length = 2.0 * length if columns[0] is rows[0] else length
+        return float(factor) * bound_of(length * length) if length < math.inf else math.inf
+
+    def at_places(self, rows: Operands, others: Array) -> Array:
+        """Scores (N,) of each row with its own column, from differences."""
+        x, scale = rows
+        if self.distance:
+            return self._function.of_differences(x - others)[0] * scale[:, 0]
+        return self._value(adapter_of(x).row_dots(x, others)) * scale[:, 0]
+
+    def pulled_at_places(self, rows: Operands, others: Array, cotangent: Array) -> tuple[Operands, Array]:
+        """Cotangents of the operands of rows and of their own columns, from the cotangent (N,) of `at_places`."""
+        (x, scale), xp = rows, namespace_of(cotangent)
+        if self.distance:
+            values, weights, differences = self._function.of_differences(x - others)
+            pull = (cotangent * scale[:, 0] * weights)[:, None] * differences
+            return (pull, guarded_products(xp, values, cotangent)[:, None]), -pull
+        products = adapter_of(x).row_dots(x, others)
+        weights = cotangent * scale[:, 0]
+        weights = (weights if self.function is None else weights * self.function.slope(products))[:, None]
+        return (weights * others, guarded_products(xp, self._value(products), cotangent)[:, None]), weights * x
+
+    def _of_kept(self, kept: Kept) -> Array:
+        if kept.near.unit is not None and isinstance(self.function, _Cauchy):
+            return self.function.of_scaled(kept.products, kept.near.unit)
+        return self._value(kept.products)
+
+    def _value(self, products: Array) -> Array:
+        return products if self.function is None else self.function.value(products)
+
+    @property
+    def _function(self) -> Elementwise:
+        return _SQUARED if self.function is None else self.function
+
+    @property
+    def name(self) -> str:
+        """Name in `repr`; empty if the preparation tells."""
+        if not self.distance:
+            return "" if self.function is None else "elementwise"
+        names = {None: "neg_sq_euclidean", EUCLIDEAN: "neg_euclidean", CAUCHY: "cauchy"}
+        return names.get(self.function, "elementwise neg_sq_euclidean")
+
+
+def _differences(x: Array, y: Array) -> Array:
+    """``x - y`` of every pair."""
+    xp = namespace_of(x, y)
+    x, y = xp.expand_dims(x, axis=-2), xp.expand_dims(y, axis=-3)
+    differences = x - y
+    if adapter_of(x).mode == "eager":
+        return differences
+    # A compiler may fuse a product into the difference as fma(a, b, -y), so that equal x and y differ by a rounding
+    # error. (XLA does on CPUs, even across its barriers.)
+    return differences - stop_gradient(xp.where(x == y, differences, xp.zeros_like(differences)))
+
+
+def _sum_of_squares(differences: Array) -> Array:
+    return namespace_of(differences).sum(differences * differences, axis=-1)
+
+
+def _pulled(differences: Array, factor: Array, scores: Array, cotangent: Array) -> tuple[Operands, Operands]:
+    """Cotangents of x, of the scale and of y; `scores` are without the scale.
+
+    By x: ``Σ_j factor (x - y)``. By y: ``-Σ_i factor (x - y)``. By the scale of a row: ``Σ_j cotangent scores``.
+    """
+    xp = namespace_of(cotangent)
+    pull = xp.expand_dims(factor, axis=-1) * differences
+    scale = xp.sum(guarded_products(xp, scores, cotangent), axis=1, keepdims=True)
+    return (xp.sum(pull, axis=1), scale), (-xp.sum(pull, axis=0),)
+
+
+def _row_sums(xp: Namespace, scores: Array, cotangent: Array) -> Array:
+    """Sums of each row of scores times their cotangents, as `guarded_products` has them, (N, 1)."""
+    sums = adapter_of(cotangent).sum_along(scores * cotangent, 1)[:, None]
+    if readable_entry(xp.isfinite(sums), all_entries):
+        return sums
+    return xp.sum(guarded_products(xp, scores, cotangent), axis=1, keepdims=True)
+
+
+def guarded_products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
+    """Scores times their cotangents; 0 for an overflowed score of cotangent 0, in place of NaN.
+
+    Finite scores stay, since they are the derivative by the cotangent.
+    """
+    dead = xp.logical_and(cotangent == 0, xp.logical_not(xp.isfinite(scores)))
+    return xp.where(dead, xp.zeros_like(scores), scores) * cotangent
+
+
+def _matrix_products(x: Array, y: Array) -> Array:
+    xp = namespace_of(x, y)
+    return xp.matmul(x, xp.matrix_transpose(y))
