@@ -85,11 +85,11 @@ LOSSES: Final[Mapping[str, Sample]] = {
     "moco, cosine": Sample(lambda x, y: pnce.moco(x, x.detach() + 0, y.detach(), temperature=1 / SCALE)),
     "supcon, cosine": Sample(lambda x, _: pnce.supcon(x, _classes(x), temperature=1 / SCALE), rows=8192),
     "info_nce, neg_sq_euclidean": Sample(
-        lambda x, y: pnce.info_nce(x, y, temperature=1 / SCALE, similarity="neg_sq_euclidean"), rows=512, steps=False
+        lambda x, y: pnce.info_nce(x, y, temperature=1 / SCALE, similarity="neg_sq_euclidean"), rows=8192, steps=False
     ),
     "relic, cosine": Sample(lambda x, y: pnce.relic(x, y, temperature=1 / SCALE), rows=8192, steps=False),
     "triplet_from_labels, neg_euclidean": Sample(
-        lambda x, _: pnce.triplet_from_labels(x, _classes(x)), rows=512, steps=False
+        lambda x, _: pnce.triplet_from_labels(x, _classes(x)), rows=2048, steps=False
     ),
     "linear_softmax, dot": Sample(lambda x, y: pnce.density.linear_softmax(x, y, _in_turn(x))),
 }

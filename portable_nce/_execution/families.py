@@ -158,7 +158,8 @@ class Softmax(Family):
         sharpness, _ = split_sharpness(self.spec, by_row)
         positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
-            options: dict[str, Any] = {"single": single, "weights": weights, "all_finite": self.facts.finite}
+            all_finite = self.facts.finite or not self.facts.given  # products of a known bound are finite
+            options: dict[str, Any] = {"single": single, "weights": weights, "all_finite": all_finite}
             positive = from_mask(xp, scores[0], positives, unshifted=True, **options)
             exps = self.terms(scores[0], None, spare=not (self.facts.given or self.spec.objective.separate))
             terms = xp.where(negatives, exps, 0.0)

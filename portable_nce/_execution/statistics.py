@@ -113,6 +113,8 @@ def from_mask(
         sums, terms = exponentials(xp, scores, members)
         finite = xp.logical_and(members, xp.logical_not(xp.isinf(scores)))
         differences = scores - xp.where(xp.isinf(sums.top), 0.0, sums.top)[:, None]
+    elif not all_finite:
+        finite = xp.logical_and(members, scores != -math.inf)
     if weights is None or not all_finite:
         differences = xp.where(finite, differences, 0.0)
     weight_sum = count = adapter_of(finite).count_along(finite, 1, scores.dtype)

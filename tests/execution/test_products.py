@@ -91,16 +91,14 @@ def is_of_inner_products(case: Case) -> bool:
         return False
     if case.loss == "cpc" or "bilinear" in case.name:  # operands computed from embeddings have more bits
         return False
-    return not case.loss.startswith(("angle", "cosent", "triplet")) and not is_of_differences(case)  # of given pairs
+    return not case.loss.startswith(("angle", "cosent", "triplet")) and not is_of_distances(case)  # of given pairs
 
 
-def is_of_differences(case: Case) -> bool:
-    """Whether the similarity of a case takes the differences of all features."""
+def is_of_distances(case: Case) -> bool:
+    """Whether the similarity of a case is one of distances, whose products are in float64."""
     usual = inspect.signature(getattr(pnce, case.loss)).parameters.get("similarity")
     name: Any = case.options.get("similarity", "cosine" if usual is None else usual.default)
-    if name.startswith("max_sim"):  # products of tokens
-        return False
-    return pnce.similarities.resolve(name.removeprefix("normalized ")).wide
+    return name.removeprefix("normalized ") in {"neg_sq_euclidean", "neg_euclidean", "cauchy"}
 
 
 def in_blocks(case: Case) -> Case:
@@ -110,6 +108,8 @@ def in_blocks(case: Case) -> Case:
 
 CASES = {case.name: in_blocks(case) for case in make_cases(ROWS, FEATURES) if is_of_inner_products(case)}
 STREAMED = [name for name in CASES if "block_size" in CASES[name].options]
+HELD = {"relic", "sogclr", "joint_info_nce"}
+"""Losses that hold small score matrices, unless a precision is asked for."""
 FIRST = {case.loss: case for case in reversed(CASES.values())}
 
 
@@ -294,8 +294,8 @@ def test_precision_chooses_the_products_of_jax(loss: str) -> None:
     case = FIRST[loss]
     high = replace(case, options={**case.options, "precision": "high"})
     plain, fast = (lowered(x, "float32", "cuda") for x in (case, high))
-    assert fast["f32 high"] == plain["f32"] - int(loss == "nnclr")  # a search takes full precision
-    assert fast.total() == plain.total()
+    assert fast["f32 high"] == fast.total() - fast["bf16"] - int(loss == "nnclr")  # a search takes full precision
+    assert fast.total() == plain.total() or (loss in HELD and fast.total() > plain.total())
 
 
 @pytest.mark.parametrize("loss", FIRST)
@@ -308,7 +308,10 @@ def test_precision_chooses_the_products_of_torch(loss: str) -> None:
     assert on_torch(case, "bfloat16", precision="highest")["bfloat16"] == plain["bfloat16"] + others
     assert on_torch(case, "bfloat16", precision="high") == on_torch(case, "bfloat16")
     kept = Counter(float32=int(loss == "nnclr"), bfloat16=plain["bfloat16"])  # a search does not choose by TF32
-    assert on_torch(case, "float32", precision="high") == kept + Counter(tf32=plain["float32"] - kept["float32"])
+    found = on_torch(case, "float32", precision="high")
+    more = found["tf32"] + kept["float32"] - plain["float32"]
+    assert found == kept + Counter(tf32=plain["float32"] - kept["float32"] + more)
+    assert more == 0 or (loss in HELD and more > 0)
     assert set(on_torch(case, "float64", precision="high")) == {"float64"}
 
 
