@@ -33,6 +33,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.left_out import log_add, log_odds
+from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_array, is_number
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
@@ -770,6 +771,10 @@ def tuba(
     return pairs.reduced(_tuba(pairs, baseline), reduction)
 
 
+_TINY = 1e-30
+"""Part of a score below which units would be out of the range of float32."""
+
+
 @explained
 def interpolated(
     scores: ArrayOf[ArrayT],
@@ -840,17 +845,20 @@ def interpolated(
     xp, number = pairs.xp, pairs.numbers()
     # In units of α / (N - 1), the baseline is a further weight of the row, as the anchor is.
     unit = alpha / number
+    log_unit = xp.log(unit) if alpha > _TINY else math.log(alpha) - xp.log(number)
     of_baseline = xp.full_like(number, -math.inf) if alpha == 1.0 else baseline + math.log1p(-alpha)
-    weight = of_baseline - xp.log(unit)
+    weight = of_baseline - log_unit
     positive, sums, paired, left = pairs.left_out(weight)
     own = xp.exp(-softplus(xp, -log_odds(xp, sums, weight))) / alpha  # mean of e^(g - b) of the positive's baseline b
-    gradient = (-paired - xp.log(unit)) - (own - 1.0)
+    gradient = (-paired - log_unit) - (own - 1.0)
     # The same number, of logarithms so small that they do not cancel.
-    whole = log_odds(xp, sums._replace(total=sums.total * unit), positive)
-    whole = whole if alpha == 1.0 else log_add(xp, whole, of_baseline - positive)
-    whole = log_add(xp, xp.log(unit), whole)
+    finite = xp.logical_and(xp.logical_and(xp.isfinite(positive), xp.isfinite(sums.top)), unit > _TINY)
+    own_score, top = (xp.where(finite, x, xp.zeros_like(x)) for x in (positive, sums.top))
+    whole = log_odds(xp, ExpSum(top, sums.total * unit), own_score)
+    whole = whole if alpha == 1.0 else log_add(xp, whole, of_baseline - own_score)
+    whole = log_add(xp, log_unit, whole)
     value = (-whole - left) - (own - 1.0)
-    value = xp.where(xp.isfinite(value), value, gradient)
+    value = xp.where(xp.logical_and(finite, xp.isfinite(value)), value, gradient)
     return pairs.reduced(with_gradient_of(gradient, value), reduction)
 
 

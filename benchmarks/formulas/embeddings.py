@@ -234,6 +234,17 @@ ROWS: Final = (
     ),
     Row(
         name="info_nce",
+        way="elementwise",
+        given="x y",
+        ours=info_nce(
+            similarity=pnce.similarities.elementwise(
+                "neg_sq_euclidean", lambda g: 1.0 / (1.0 - g), lambda g: 1.0 / ((1.0 - g) * (1.0 - g))
+            )
+        ),
+        formula=lambda t, x, y: in_turn(t, 1 / (1 + t.squares(x, y)) / TAU),
+    ),
+    Row(
+        name="info_nce",
         way="scaled_columns",
         given="x y | row_weights",
         ours=lambda x, y, w: pnce.info_nce(

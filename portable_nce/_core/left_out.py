@@ -58,7 +58,10 @@ def left_out(
 def log_odds(xp: Namespace, sums: ExpSum, logarithm: Array) -> Array:
     """Logarithm of sums over the exponential of another one."""
     assert sums.top is not None  # noqa: S101  (there is a shift)
-    return (sums.top - logarithm) + sums.log_total(xp)
+    same = sums.top == logarithm  # also if both are infinite
+    zero = xp.zeros_like(logarithm)
+    difference = xp.where(same, zero, sums.top) - xp.where(same, zero, logarithm)
+    return difference + sums.log_total(xp)
 
 
 def log_add(xp: Namespace, a: Array, b: Array) -> Array:

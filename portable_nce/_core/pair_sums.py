@@ -11,6 +11,7 @@ backward pass computes b' from the scores again, so that no other array of their
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -117,7 +118,8 @@ def _is_infinite(xp: Namespace, t: Array) -> Array:
     """
     if not adapter_of(t).is_plain((t,)):
         return softplus(xp, t)
-    return clipped(xp, t, float(xp.finfo(t.dtype).max), math.inf) - float(xp.finfo(t.dtype).max)
+    most = min(float(xp.finfo(t.dtype).max), sys.float_info.max)
+    return clipped(xp, t, most, math.inf) - most
 
 
 EXP = PairTerm(_exp, _exp, exponential=True)

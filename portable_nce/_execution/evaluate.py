@@ -255,7 +255,10 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     xp, form = namespace_of(rows, columns), form_of(matrix.similarity.scores)
     diagonals = diagonals_of(matrix.pairing.positives, rows.shape[0], matrix.n_own_columns)
     (positives,) = matrix.partners or partners(xp, diagonals, Inputs((rows,), (columns,)))
-    scores = form.of_partner(form.rows(matrix.rows), positives)
+    if matrix.similarity.inner_product:  # a sum has the same digits if it is recorded
+        scores = xp.sum(rows * positives, axis=1)
+    else:
+        scores = form.of_partner(form.rows(matrix.rows), positives)
     scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)
     parameter = objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]]
     return _evaluated(SoftmaxSpec(objective.inner), matrix, (parameter,), reduction)

@@ -780,6 +780,12 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         f"similarities.{name}": ({"similarity": SIMILARITY},)
         for name in ("normalized", "resolve", "scaled_columns", "shifted_columns")
     },
+    "similarities.elementwise": (
+        {
+            "similarity": choice("dot", "cosine", "neg_sq_euclidean"),
+            **dict.fromkeys(("value", "slope"), functional(abs)),
+        },
+    ),
     "prepare": ({"columns": Array("KD"), "similarity": choice("cosine", "dot")},),
     "similarities.max_sim": (
         {"query_mask": mask("NM"), "document_mask": mask("KM"), "negative_mask": replace(mask("KM"), also=(3,))},

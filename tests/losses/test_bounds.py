@@ -79,7 +79,7 @@ def test_a_bound_of_row_statistics_reads_no_masks(name: str, monkeypatch: pytest
 
     monkeypatch.setattr(ScoreMatrix, "sets", refused)
     told = pnce.explain(OF_STATISTICS[name], SCORES)
-    passes = {"fdv": [1, 1], "dual_critic": [2]}.get(name, [1])  # fdv: of its gradient, and of its value
+    passes = {"fdv": [1, 1]}.get(name, [1])  # fdv: of its gradient, and of its value
     assert [sweep.passes for sweep in told.sweeps] == passes
     assert {sweep.name for sweep in told.sweeps} == {"one-sided sweep of scores"}
     info_nce, flat_nce = "info_nce, every row", "flat_nce, every row"

