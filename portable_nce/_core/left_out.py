@@ -56,12 +56,12 @@ def left_out(
 
 
 def log_odds(xp: Namespace, sums: ExpSum, logarithm: Array) -> Array:
-    """Logarithm of sums over the exponential of another one."""
+    """Logarithm of sums over the exponential of another one; NaN, without a warning, if both are the same infinity."""
     assert sums.top is not None  # noqa: S101  (there is a shift)
-    same = sums.top == logarithm  # also if both are infinite
+    undefined = xp.logical_and(xp.isinf(logarithm), sums.top == logarithm)
     zero = xp.zeros_like(logarithm)
-    difference = xp.where(same, zero, sums.top) - xp.where(same, zero, logarithm)
-    return difference + sums.log_total(xp)
+    difference = xp.where(undefined, zero, sums.top) - xp.where(undefined, zero, logarithm)
+    return xp.where(undefined, math.nan, difference) + sums.log_total(xp)
 
 
 def log_add(xp: Namespace, a: Array, b: Array) -> Array:
