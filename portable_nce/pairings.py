@@ -769,7 +769,9 @@ def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...],
         remedy = "compare, as in positives > 0" if matrix else f"convert it with {cast_hint(positives)}"
         raise TypeError(f"positives: expected {wanted}, got dtype {got}; {remedy}")
     columns = indices_of(xp, "positives", positives, shape[:1])
-    return indexed(columns, within=check_indices("positives", columns, shape[1], "columns"))
+    # Across ranks the number of columns is not known yet, and 2^31 stands for it: later, all ranks check the indices.
+    within = check_indices("positives", columns, shape[1], "columns") and shape[1] < 2**31
+    return indexed(columns, within=within)
 
 
 @explained
