@@ -245,15 +245,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def processor() -> str:
-    """Name the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
 def with_cells(record: Mapping[str, Any], cells: Mapping[Key, Cell]) -> dict[str, Any]:
     """Put measurements into a record, whose other cells of known rows stay."""
     today = datetime.now(UTC).date().isoformat()
@@ -264,7 +255,12 @@ def with_cells(record: Mapping[str, Any], cells: Mapping[Key, Cell]) -> dict[str
     order = {row.title: place for place, row in enumerate(ROWS)}
     known = [key for key in kept if key[0] in order]
     known.sort(key=lambda key: (order[key[0]], [*LIBRARIES].index(key[1]), key[2]))
-    about = {"date": today, "processor": processor(), "python": platform.python_version(), "versions": versions()}
+    about = {
+        "date": today,
+        "processor": readme.processor(),
+        "python": platform.python_version(),
+        "versions": versions(),
+    }
     return {**about, "width": WIDTH, "cells": [kept[key] for key in known]}
 
 

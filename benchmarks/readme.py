@@ -9,6 +9,7 @@ It writes a table into README.md and a summary into docs/speed.md, and draws doc
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +47,15 @@ GREY: Final = "#767676"
 
 Table = dict[str, dict[str, float]]
 """Numbers by row and column."""
+
+
+def processor() -> str:
+    """Name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def tables(page: str, heading: str, *, word: int = 0) -> list[Table]:

@@ -248,15 +248,6 @@ def columns(results: Sequence[Mapping[str, Any]]) -> list[str]:
     return names
 
 
-def processor() -> str:
-    """Name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
 def versions() -> str:
     """Write the versions of all contestants."""
     found = []
@@ -330,7 +321,7 @@ def page(results: Sequence[Mapping[str, Any]], device: str, before: str = "") ->
 def section(results: Sequence[Mapping[str, Any]], device: str, about: str) -> str:
     """Write the measurements of some losses, with date and machine."""
     cores = len(os.sched_getaffinity(0))
-    machine = f"{processor()}, {cores} core{'s' * (cores > 1)}" if device == "cpu" else gpu()
+    machine = f"{readme.processor()}, {cores} core{'s' * (cores > 1)}" if device == "cpu" else gpu()
     last = max(result["day"] for result in results)
     parts = [about] if about else []
     parts.append(f"Measured on {last}: {machine}, Python {platform.python_version()}, {versions()}.\n")
