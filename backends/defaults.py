@@ -62,6 +62,9 @@ class Defaults:
     def is_plain(self, arrays: Arrays) -> bool:
         return False
 
+    def observed(self, arrays: Arrays) -> tuple[Any, tuple[int, ...]] | None:
+        return None
+
     def check(self, x: Array) -> None:
         """Accept any array."""
 

@@ -36,7 +36,7 @@ Names = tuple[str, ...]
 Variables = Mapping[int, "TapeArray"]
 
 _orders = itertools.count(0, -1)  # later operations first
-_levels = itertools.count(1)
+levels = itertools.count(1)
 
 
 # ---------------------------------------------------------------------------------------------------------- the graph
@@ -393,11 +393,8 @@ _UNARY: dict[str, Primitive] = {
         "exp": lambda xp, y, x: y,
         "exp2": lambda xp, y, x: xp.multiply(math.log(2.0), y),
         "expm1": lambda xp, y, x: xp.add(y, 1.0),
-        "log": lambda xp, y, x: xp.divide(1.0, x),
-        "log1p": lambda xp, y, x: xp.divide(1.0, xp.add(x, 1.0)),
         "log2": lambda xp, y, x: xp.divide(1.0 / math.log(2.0), x),
         "log10": lambda xp, y, x: xp.divide(1.0 / math.log(10.0), x),
-        "sqrt": lambda xp, y, x: xp.divide(0.5, y),
         "reciprocal": lambda xp, y, x: xp.negative(xp.multiply(y, y)),
         "square": lambda xp, y, x: xp.multiply(2.0, x),
         "sin": lambda xp, y, x: xp.cos(x),
@@ -412,6 +409,15 @@ _UNARY: dict[str, Primitive] = {
         "asinh": lambda xp, y, x: xp.divide(1.0, xp.sqrt(xp.add(xp.multiply(x, x), 1.0))),
         "acosh": lambda xp, y, x: xp.divide(1.0, xp.sqrt(xp.subtract(xp.multiply(x, x), 1.0))),
         "atanh": lambda xp, y, x: xp.divide(1.0, xp.subtract(1.0, xp.multiply(x, x))),
+    }.items()
+}
+# Quotients, rounded once.
+_UNARY |= {
+    name: Primitive(_named(name), (lambda xp, g, y, x, of=divisor: xp.divide(g, of(xp, y, x)),))
+    for name, divisor in {
+        "log": lambda xp, y, x: x,
+        "log1p": lambda xp, y, x: xp.add(x, 1.0),
+        "sqrt": lambda xp, y, x: xp.multiply(2.0, y),
     }.items()
 }
 _UNARY["negative"] = _linear(_named("negative"), lambda xp, g, x: xp.negative(g))
@@ -442,6 +448,12 @@ def _squares(xp: TapeNamespace, a: Array, b: Array) -> Array:
     return xp.add(xp.multiply(a, a), xp.multiply(b, b))
 
 
+def _divide_right(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
+    """``-g a / b²``, as for ``reciprocal`` if `a` is 1."""
+    inverse = not hasattr(a, "dtype") and a == 1
+    return xp.multiply(g, xp.negative(xp.multiply(y, y) if inverse else xp.divide(y, b)))
+
+
 def _pow_left(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) -> Array:
     """``g b a^(b - 1)``; 0 for b = 0, where a^(b - 1) may be infinite."""
     if not hasattr(b, "dtype"):
@@ -466,7 +478,7 @@ _BINARY: dict[str, Primitive] = {
         "multiply": (lambda xp, g, y, a, b: xp.multiply(g, b), lambda xp, g, y, a, b: xp.multiply(g, a)),
         "divide": (
             lambda xp, g, y, a, b: xp.divide(g, b),
-            lambda xp, g, y, a, b: xp.negative(xp.divide(xp.multiply(g, y), b)),
+            _divide_right,
         ),
         "pow": (_pow_left, _pow_right),
         "remainder": (
@@ -537,6 +549,8 @@ def _matmul_left(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) -> 
 
 def _matmul_right(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) -> Array:
     g, a2, b2 = _as_matrices(xp, g, a, b)
+    if len(b2.shape) == 2 < len(a2.shape):  # noqa: PLR2004  (all rows of a batch at once)
+        a2, g = (xp.reshape(x, (-1, x.shape[-1])) if 0 not in x.shape else x for x in (a2, g))
     return xp.reshape(_fit(xp, xp.matmul(xp.matrix_transpose(a2), g), b2), tuple(b.shape))
 
 
@@ -560,6 +574,8 @@ def _device_of(x: Array) -> Any:
 
 def _scatter(xp: Namespace, g: Array, key: Any, shape: tuple[int, ...]) -> Array:
     out = xp.zeros(shape, dtype=g.dtype, device=_device_of(g))
+    if hasattr(out, "recorded_put"):  # a program has no assignments
+        return out.recorded_put(key, g)
     out[key] = g
     return out
 
@@ -1067,8 +1083,10 @@ def _rebuilt(tree: Any, items: list[Any]) -> Any:
 # ---------------------------------------------------------------------------------------------------------- the verbs
 
 
-def _backward(namespace: TapeNamespace, output: TapeArray, leaves: Sequence[TapeArray]) -> list[Array]:
-    """Cotangents of the leaves for cotangent 1 of the scalar output."""
+def backward(
+    namespace: TapeNamespace, output: TapeArray, leaves: Sequence[TapeArray], cotangent: Array | None = None
+) -> list[Array | None]:
+    """Cotangents of the leaves for a cotangent of the output, or 1 for a scalar output; None if it does not depend."""
     cotangents: dict[Any, list[Array | None]] = {}  # by node
     waiting: list[tuple[int, Node]] = []  # heap, latest operation first
 
@@ -1082,15 +1100,14 @@ def _backward(namespace: TapeNamespace, output: TapeArray, leaves: Sequence[Tape
 
     if output.node is not None:
         space = namespace if isinstance(output.value, TapeArray) else namespace.base_namespace
-        add(output, space.ones_like(output.value))
+        add(output, space.ones_like(output.value) if cotangent is None else cotangent)
     while waiting:
         _, node = heapq.heappop(waiting)
         if node.pullback is not None:
             for x, g in zip(node.variables.values(), node.pullback(cotangents.pop(node)), strict=True):
                 if g is not None:
                     add(x, g)
-    result = [cotangents.get(leaf.node, [None])[0] for leaf in leaves]
-    return [namespace.zeros_like(leaf.value) if g is None else g for leaf, g in zip(leaves, result, strict=True)]
+    return [cotangents.get(leaf.node, [None])[0] for leaf in leaves]
 
 
 def _times(space: Any, cotangent: Array, gradient: Array) -> Array:
@@ -1122,7 +1139,7 @@ class TapeAdapter(Defaults):
         return x + xp.add_at(rows, strip(numbers) + 1, x.shape[0])
 
     def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
-        if type(self).add_at is TapeAdapter.add_at:  # a product with a one-hot matrix, here in strips of rows
+        if self.add_at is TapeAdapter.add_at:  # a product with a one-hot matrix, here in strips of rows
             return super().add_columns(x, columns, values)
         xp = self.namespace(values if hasattr(values, "__recorded__") else x)
         (n_rows, n_columns), columns = x.shape, strip(columns)
@@ -1147,7 +1164,7 @@ class TapeAdapter(Defaults):
         chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
         def value_and_gradient(*arguments: Any, **options: Any) -> Any:
-            level = next(_levels)
+            level = next(levels)
             positions = [n + len(arguments) if n < 0 else n for n in chosen]
             leaves: list[TapeArray] = []
 
@@ -1163,7 +1180,8 @@ class TapeAdapter(Defaults):
             space = leaves[0].namespace
             if not (isinstance(output, TapeArray) and output.level == level):
                 output = TapeArray(output, space, level)
-            slopes = iter([self._result(space, g) for g in _backward(space, output, leaves)])
+            found = zip(leaves, backward(space, output, leaves), strict=True)
+            slopes = iter([self._result(space, space.zeros_like(x.value) if g is None else g) for x, g in found])
             value = self._result(space, output.value)
             gradients = [restored(slopes, arguments[n]) for n in positions]
             gradient = gradients[0] if isinstance(argnums, int) else tuple(gradients)
@@ -1206,6 +1224,20 @@ class TapeAdapter(Defaults):
                 self._types.add(kind)
         return True
 
+    def observed(self, arrays: Arrays) -> tuple[Any, tuple[int, ...]] | None:
+        level, kinds, states = 0, [], []
+        for x in arrays:
+            state = 0
+            if isinstance(x, TapeArray):
+                if level and x.level != level:
+                    return None
+                level, state, x = x.level, 1 if x.node is None else 2, x.value  # noqa: PLW2901
+            if type(x) not in self._types and not self.is_plain((x,)):
+                return None
+            kinds.append((type(x), x.shape, x.dtype, str(getattr(x, "device", None))))
+            states.append(state)
+        return tuple(kinds), tuple(states)
+
     def custom_vjp(
         self, forward: Function, backward: Function, *, exact: bool = True, kept: int = 0
     ) -> Callable[..., Arrays]:
@@ -1246,8 +1278,7 @@ class TapeAdapter(Defaults):
                 result: list[Array | None] = [None] * len(values)
                 if first is not None:
                     # Skip the product with cotangent 1, that of a loss that is differentiated itself.
-                    single = first.shape == (1,) and not isinstance(first, TapeArray)
-                    plainly = single and self.reads_values and float(first[0]) == 1.0
+                    plainly = first.shape == (1,) and not isinstance(first, TapeArray) and self.is_one(first)
                     result[: len(gradients)] = [
                         g if plainly or g is None else _times(space, first, g) for g in gradients
                     ]
@@ -1266,6 +1297,10 @@ class TapeAdapter(Defaults):
             return value, self.stop_gradient(constant)
 
         return bound
+
+    def is_one(self, x: Array) -> bool:
+        """Whether the entry of a plain array of one entry can be read, and is 1."""
+        return self.reads_values and float(x[0]) == 1.0
 
     def _products(self, space: Any, function: Function, values: Sequence[Any], vectors: Sequence[Any]) -> Arrays:
         """Hessian-vector products: the gradient of the inner products of gradients and vectors."""

@@ -17,7 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .defaults import Arrays, Defaults, Function, Pulls, Step, of_floating, without
-from .torch_namespace import exp, is_plain, is_traced, recorded, transformed
+from .torch_namespace import exp, is_plain, is_traced, is_unobserved, recorded, transformed
+
+
+def _hooks_saved_tensors() -> bool:
+    """Whether hooks take what is saved for backward passes: checkpointing, which counts it."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # noqa: FBT003, SLF001
 
 
 def _under_autocast(device: str) -> bool:
@@ -627,6 +632,14 @@ class TorchAdapter(Defaults):
             return result[0], result[1]
 
         return bound
+
+    def observed(self, arrays: Arrays) -> tuple[Any, tuple[int, ...]] | None:
+        if torch.compiler.is_compiling() or _hooks_saved_tensors() or not is_unobserved(arrays):
+            return None
+        keeps = torch.is_grad_enabled()
+        kinds = [(x.shape, x.dtype, x.device, x.layout) for x in arrays]
+        settings = _under_autocast(arrays[0].device.type), torch.get_default_dtype()
+        return (*kinds, *settings), tuple([2 if keeps and x.requires_grad else 0 for x in arrays])
 
     def is_plain(self, arrays: Arrays) -> bool:
         return not torch.compiler.is_compiling() and is_plain(arrays)

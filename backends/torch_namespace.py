@@ -61,13 +61,18 @@ _TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def is_plain(tensors: Arrays) -> bool:
-    """Whether operations on these tensors are torch's own, and nothing observes them.
+    """Whether operations on these tensors are torch's own, and nothing observes them."""
+    return not recorded(tensors) and is_unobserved(tensors)
+
+
+def is_unobserved(tensors: Arrays) -> bool:
+    """Whether nothing but autograd, for a single backward pass, observes operations on these tensors.
 
     The type is exactly that of a tensor or parameter, and none stands for something else: a batch of the older vmap, by
-    which `torch.autograd` batches backward passes, or a functional tensor. No recording, transform (torch.func wraps
-    results of plain tensors as well), mode, trace or CUDA graph (whose memory is not to be kept) is active.
+    which `torch.autograd` batches backward passes, or a functional tensor. No transform (torch.func wraps results of
+    plain tensors as well), mode, trace or CUDA graph (whose memory is not to be kept) is active.
     """
-    if is_traced() or recorded(tensors):
+    if is_traced():
         return False
     if functorch.get_dynamic_layer_stack_depth() or _len_torch_dispatch_stack():
         return False

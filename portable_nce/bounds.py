@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, SupportsIndex, get_args, overload
 
 from ._core.autodiff import stop_gradient
+from ._core.calls import programmed
 from ._core.checks import (
     SINGLE,
     as_integer,
@@ -28,13 +29,12 @@ from ._core.checks import (
     check_number,
     check_shape,
     check_whole_number,
-    explained,
     scalar,
     shape_of,
 )
 from ._core.left_out import log_add, log_odds
 from ._core.logsumexp import ExpSum
-from ._core.namespace import common_namespace, device_of, is_array, is_number
+from ._core.namespace import cast, common_namespace, device_of, is_array, is_number
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
 from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, PairSets, PairTerm, exp_sum, pair_sums
@@ -78,7 +78,7 @@ FEWEST_PAIRS = 4
 """Smallest number of pairs whose halves have a negative each."""
 
 
-@explained
+@programmed
 def info_nce(
     scores: ArrayOf[ArrayT],
     /,
@@ -153,7 +153,7 @@ def info_nce(
     return pairs.finish(_below_log_number(pairs, EVERY_INFO_NCE, reduction, 1), reduction)
 
 
-@explained
+@programmed
 def info_nce_anchor(
     scores: ArrayOf[ArrayT],
     /,
@@ -249,7 +249,7 @@ def info_nce_anchor(
     return pairs.reduced(positive, reduction, surrogate=bound)
 
 
-@explained
+@programmed
 def dual_critic(
     scores: ArrayOf[ArrayT],
     /,
@@ -311,7 +311,7 @@ def dual_critic(
     return pairs.finish(losses - pairs.reduced_log_number("none", int(include_positive)), "none")
 
 
-@explained
+@programmed
 def dual(
     scores: ArrayOf[ArrayT],
     u: AnyArray,
@@ -376,7 +376,7 @@ def dual(
     return pairs.reduced(1.0 - critic - negatives, reduction)
 
 
-@explained
+@programmed
 def flo(
     scores: ArrayOf[ArrayT],
     u: AnyArray,
@@ -441,7 +441,7 @@ def flo(
     return dual(scores, u, positives=positives, mask=mask, reduction=reduction)
 
 
-@explained
+@programmed
 def fdv(
     scores: ArrayOf[ArrayT],
     /,
@@ -500,7 +500,7 @@ def fdv(
     return pairs.finish(with_gradient_of(-pairs.loss(EVERY_FLAT_NCE, reduction), value), reduction)
 
 
-@explained
+@programmed
 def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the Donsker-Varadhan estimate: a lower bound in the population, not on a finite batch.
 
@@ -552,7 +552,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     return pairs.finish(pairs.row_mean(positive) - pairs.log_mean(sums))
 
 
-@explained
+@programmed
 def mine(
     scores: ArrayOf[ArrayT],
     /,
@@ -638,7 +638,7 @@ def mine(
     return pairs.finish(with_gradient_of(surrogate, positive - now)), pairs.finish(state)
 
 
-@explained
+@programmed
 def nwj(
     scores: ArrayOf[ArrayT],
     /,
@@ -711,7 +711,7 @@ def nwj(
     return pairs.reduced(positive - negatives, reduction)
 
 
-@explained
+@programmed
 def tuba(
     scores: ArrayOf[ArrayT],
     /,
@@ -775,7 +775,7 @@ _TINY = 1e-30
 """Part of a score below which units would be out of the range of float32."""
 
 
-@explained
+@programmed
 def interpolated(
     scores: ArrayOf[ArrayT],
     /,
@@ -862,7 +862,7 @@ def interpolated(
     return pairs.reduced(with_gradient_of(gradient, value), reduction)
 
 
-@explained
+@programmed
 def js(
     scores: ArrayOf[ArrayT],
     /,
@@ -923,7 +923,7 @@ def js(
     return pairs.reduced(_js(pairs, SOFTPLUS), reduction)
 
 
-@explained
+@programmed
 def js_mi(
     scores: ArrayOf[ArrayT],
     /,
@@ -982,7 +982,7 @@ def js_mi(
     return pairs.reduced(value, reduction, surrogate=_js(pairs, SOFTPLUS_SLOPE))
 
 
-@explained
+@programmed
 def smile(
     scores: ArrayOf[ArrayT],
     /,
@@ -1046,7 +1046,7 @@ def smile(
     return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs, SOFTPLUS_SLOPE)), value))
 
 
-@explained
+@programmed
 def club(
     scores: ArrayOf[ArrayT],
     /,
@@ -1105,7 +1105,7 @@ def club(
     return pairs.reduced(positive - negatives, reduction)
 
 
-@explained
+@programmed
 def leave_one_out(
     scores: ArrayOf[ArrayT], /, *, mask: AnyArray | None = None, reduction: ReductionName = "mean"
 ) -> ArrayT:
@@ -1156,7 +1156,7 @@ def leave_one_out(
     return pairs.finish(_below_log_number(pairs, EVERY_FLAT_NCE, reduction), reduction)
 
 
-@explained
+@programmed
 def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> ArrayT:
     r"""Return the bound of Barber and Agakov: a lower bound for any conditional density, given the entropy.
 
@@ -1199,7 +1199,7 @@ def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> Arra
     return finish(xp, entropy + sum_to_scalar(xp, positive) / positive.shape[0], dtype, "mean")
 
 
-@explained
+@programmed
 def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: ReductionName = "mean") -> ArrayT:
     r"""Return the variational upper bound: an upper bound for any marginal density, if the conditional is the true one.
 
@@ -1248,7 +1248,7 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: Reduct
     return finish(xp, Reduction(reduction).of_values(ratios, xp.ones_like(ratios, dtype=xp.bool)), dtype, reduction)
 
 
-@explained
+@programmed
 def standard_error(bound: Callable[..., Any], scores: ArrayOf[ArrayT], /, *, groups: int = 64) -> ArrayT:
     r"""Return the standard error of a bound, by the jackknife over pairs.
 
@@ -1335,7 +1335,7 @@ def log_n_ceiling(
 ) -> ArrayT: ...
 @overload
 def log_n_ceiling(scores: SupportsIndex, /, *, positives: None = None, mask: None = None) -> float: ...
-@explained
+@programmed
 def log_n_ceiling(
     scores: ArrayOf[Any] | SupportsIndex, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
 ) -> Any:
@@ -1418,7 +1418,7 @@ def _with_baseline(
     if is_array(log_baseline) and len(log_baseline.shape) == 1 and log_baseline.shape[0] != 1:
         check_floating(xp, log_baseline=log_baseline)
         check_shape("log_baseline", log_baseline, tuple(rows.shape))
-        return pairs, rows + xp.astype(log_baseline, rows.dtype)
+        return pairs, rows + cast(log_baseline, rows.dtype)
     return pairs, rows + scalar(xp, "log_baseline", log_baseline, pairs.scores)
 
 

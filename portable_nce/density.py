@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._core.calls import programmed
 from ._core.checks import (
     SINGLE,
     check_bool,
@@ -44,7 +45,6 @@ from ._core.checks import (
     check_mask,
     check_number,
     check_shape,
-    explained,
     indices_of,
     row_weights,
     shape_of,
@@ -87,7 +87,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     __getattr__ = refuses_other_names(__name__)
 
 
-@explained
+@programmed
 def local_nce(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -159,7 +159,7 @@ def local_nce(
     )
 
 
-@explained
+@programmed
 def negative_sampling(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -217,7 +217,7 @@ def negative_sampling(
     return checked.binary(checked.data, checked.noise)
 
 
-@explained
+@programmed
 def ranking_nce(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -310,7 +310,7 @@ def ranking_nce(
     return checked.ranking(checked.data - checked.data_q, checked.noise - checked.noise_q)
 
 
-@explained
+@programmed
 def info_nce_anchor(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -391,7 +391,7 @@ def info_nce_anchor(
     return checked.reduced(paired + anchored * (nu / number), counted)
 
 
-@explained
+@programmed
 def nre_a(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -456,7 +456,7 @@ def nre_a(
     return checked.reduced(0.5 * softplus(checked.xp, -checked.data) + 0.5 * noise_mean, counted)
 
 
-@explained
+@programmed
 def nre_b(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -520,7 +520,7 @@ def nre_b(
     return checked.ranking(checked.data, checked.noise)
 
 
-@explained
+@programmed
 def nre_c(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -600,7 +600,7 @@ def nre_c(
     return checked.reduced(paired if gamma == math.inf else (paired * gamma + anchored) / (1.0 + gamma), counted)
 
 
-@explained
+@programmed
 def balance_penalty(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -661,7 +661,7 @@ def balance_penalty(
     return finish(xp, excess * excess, checked.dtype, "mean")
 
 
-@explained
+@programmed
 def log_partition(
     noise_scores: ArrayOf[ArrayT], noise_log_q: float | AnyArray, /, *, mask: AnyArray | None = None
 ) -> ArrayT:
@@ -709,7 +709,7 @@ def log_partition(
     return finish(checked.xp, checked.log_mean(checked.log_sum()), checked.dtype, "none")
 
 
-@explained
+@programmed
 def sampled_softmax(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
@@ -802,7 +802,7 @@ def sampled_softmax(
     return checked.reduced(xp.where(behind, behind_loss, ahead_loss) - xp.log(checked.number() + 1.0))
 
 
-@explained
+@programmed
 def full_softmax(
     scores: ArrayOf[ArrayT],
     targets: AnyArray,
@@ -864,7 +864,7 @@ def full_softmax(
     return info_nce(scores, positives=targets, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> ArrayT:
     r"""Return the log-probabilities implied by ranking or InfoNCE scores without correction.
 
@@ -928,7 +928,7 @@ class SelfNormalization(NamedTuple):
     effective_sample_size: Array
 
 
-@explained
+@programmed
 def self_normalization(
     scores: AnyArray, /, log_q: float | AnyArray | None = None, *, mask: AnyArray | None = None
 ) -> SelfNormalization:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._call import same_width
 from ._core.autodiff import stop_gradient
+from ._core.calls import programmed
 from ._core.checks import (
     check_block_size,
     check_bool,
@@ -17,7 +18,6 @@ from ._core.checks import (
     check_number,
     check_shape,
     check_whole_number,
-    explained,
     indices_of,
     row_weights,
     shape_of,
@@ -58,7 +58,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     __getattr__ = refuses_other_names(__name__)
 
 
-@explained
+@programmed
 def effective_sample_size(
     scores: ArrayOf[ArrayT],
     /,
@@ -135,7 +135,7 @@ def effective_sample_size(
     return finish(xp, Reduction(reduction, weights).of_values(size, counted), dtype, reduction)
 
 
-@explained
+@programmed
 def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the distance of the InfoNCE bound to its ceiling.
 
@@ -182,7 +182,7 @@ def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     return pairs.finish(pairs.loss(EVERY_INFO_NCE, "mean"))
 
 
-@explained
+@programmed
 def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights: AnyArray | None = None) -> ArrayT:
     r"""Return the mean power of the distances of positive pairs on the unit sphere.
 
@@ -240,7 +240,7 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     return finish(xp, Reduction("mean", weights).of_values(values, counted), dtype, "mean")
 
 
-@explained
+@programmed
 def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize = "auto") -> ArrayT:
     r"""Return the uniformity of embeddings on the unit sphere.
 
@@ -312,7 +312,7 @@ def _others_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.j != tile.j, tile.i != tile.j
 
 
-@explained
+@programmed
 @takes_tokens
 def top_k_accuracy(
     scores: ArrayOf[ArrayT],
@@ -396,7 +396,7 @@ def top_k_accuracy(
     return _of_rows(scores, key, k, _is_ahead, options)
 
 
-@explained
+@programmed
 @takes_tokens
 def recall_at(
     scores: ArrayOf[ArrayT],
@@ -470,7 +470,7 @@ def recall_at(
     return _of_rows(scores, key, k, _share_found, options)
 
 
-@explained
+@programmed
 @takes_tokens
 def mean_reciprocal_rank(
     scores: ArrayOf[ArrayT],

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from . import objectives
 from ._call import contrast_scores, loss_of_scores
 from ._core.autodiff import stop_gradient
+from ._core.calls import programmed
 from ._core.checks import (
     check_choice,
     check_floating,
     check_integers,
     check_mask,
     check_shape,
-    explained,
     least,
     readable_entry,
     row_weights,
@@ -73,7 +73,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     __getattr__ = refuses_other_names(__name__)
 
 
-@explained
+@programmed
 def info_nce(
     scores: ArrayOf[ArrayT],
     /,
@@ -152,7 +152,7 @@ def info_nce(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def flat_nce(
     scores: ArrayOf[ArrayT],
     /,
@@ -222,7 +222,7 @@ def flat_nce(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def dcl(
     scores: ArrayOf[ArrayT],
     /,
@@ -283,7 +283,7 @@ def dcl(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def cosent(
     scores: ArrayOf[ArrayT],
     grades: AnyArray,
@@ -347,7 +347,7 @@ def cosent(
     return finish(given.xp, loss_of_graded(given.xp, given.arrays[0], graded), given.dtype, "mean")
 
 
-@explained
+@programmed
 def supcon(
     scores: ArrayOf[ArrayT],
     /,
@@ -413,7 +413,7 @@ def supcon(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def nca(
     scores: ArrayOf[ArrayT],
     /,
@@ -471,7 +471,7 @@ def nca(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def dclw(
     scores: ArrayOf[ArrayT],
     /,
@@ -545,7 +545,7 @@ def dclw(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def clip(
     scores: ArrayOf[ArrayT],
     /,
@@ -602,7 +602,7 @@ def clip(
     )
 
 
-@explained
+@programmed
 def relic(
     scores: ArrayOf[ArrayT],
     /,
@@ -685,7 +685,7 @@ def relic(
     return contrast_scores(matrix, objective, pairing, Reduction(reduction, weights), mask=mask)
 
 
-@explained
+@programmed
 def logistic(
     scores: ArrayOf[ArrayT],
     /,
@@ -743,7 +743,7 @@ def logistic(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def contrastive(
     scores: ArrayOf[ArrayT],
     /,
@@ -824,7 +824,7 @@ def contrastive(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def triplet(
     scores: ArrayOf[ArrayT],
     /,
@@ -900,7 +900,7 @@ def triplet(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
-@explained
+@programmed
 def margin_mse(
     scores: ArrayOf[ArrayT],
     teacher_scores: AnyArray,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from contextlib import nullcontext
+from collections.abc import Callable
 from typing import Any, get_args
 
 from .. import pairings
 from .._core.checks import check_called, check_choice, row_weights
-from .._core.namespace import namespace_of, native
-from .._core.notes import listening
-from .._core.numerics import largest_score, upcast
+from .._core.namespace import namespace_of
+from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, end_exchange, propagates_errors
 from .._core.reduction import REDUCTIONS, Reduction, finish
@@ -21,7 +19,6 @@ from .._execution.evaluate import couples_rows, evaluate, is_row_by_row
 from .._execution.live import all_count, needs_of, scores_without_idle
 from .._execution.matrix import ScoreMatrix, matrix_of_scores
 from .._execution.operands import SourceDtypes, operands_of
-from .._execution.plans import PLANS, Plan, keep, kind_of
 from ..objectives import AnyObjective, Objective, RowStatistics
 from ..objectives import resolve as resolve_objective
 from ..objectives.relic import Relic
@@ -36,13 +33,12 @@ from .entry import (
     check_objective_across,
     check_similarity,
     checked,
-    checked_entries,
     checked_options,
     repeat_for_views,
     scale_in,
     warn_of_scale,
 )
-from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of, with_live_rows
+from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of
 from .records import ANY, OBJECTIVES, ColumnLayout, Embedding, LossCall, LossOptions
 
 
@@ -180,14 +176,10 @@ def contrast_embeddings(
     """
     warn_of_scale(options, next(iter(embeddings.values())))
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
-    call = LossCall(embeddings, objective, pairing, options, layout, parameters, dtype)
-    kind = None if factor is not None else kind_of(call)
-    plan = None if kind is None else PLANS.get(kind)
-    return _compute(call, factor, kind) if plan is None else _run_plan(plan, call)
+    return _computed(LossCall(embeddings, objective, pairing, options, layout, parameters, dtype), factor)
 
 
-def _compute(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:
-    """Loss of a call without a kept plan; keeps one if `kind` is given."""
+def _computed(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None) -> Array:
     options = checked_options(call.options)
     chosen = resolve_similarity(options.similarity)
     args = checked(call, options)
@@ -237,53 +229,12 @@ def _compute(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None, kin
         reduction = Reduction(options.reduction, options.weights, shards).in_units()
         if factor_in_reduction:
             reduction = reduction._replace(factors=multiplier) if per_row else reduction._replace(factor=multiplier)
-        with nullcontext() if kind is None else listening() as notes:
-            result = evaluate(objective, matrix, reduction, symmetric=options.symmetric)
+        result = evaluate(objective, matrix, reduction, symmetric=options.symmetric)
     if multiplier is not None and not factor_in_reduction:
         result = result * multiplier
     end_exchange(across)
     dtype = args.dtype if call.dtype is None else call.dtype
-    if notes is not None:
-        keep(kind, notes, _sources(call, matrix, scale, reduction.weights, parameters), dtype)
     return finish(xp, result, dtype, options.reduction)
-
-
-def _sources(call: LossCall, matrix: ScoreMatrix, scale: Any, weights: Any, parameters: dict[str, Any]) -> list[Any]:
-    """Candidates for the arrays of a sweep, in an order that all calls of a kind share; embeddings as they count."""
-    embeddings = [*matrix.rows, *matrix.partners, *matrix.columns][: len(call.embeddings)]
-    rows, columns, pairs = matrix.pairing.arrays
-    return [scale, *embeddings, *rows, *columns, *pairs, weights, *parameters.values()]
-
-
-def _run_plan(plan: Plan, call: LossCall) -> Array:
-    """Loss by a kept plan; of the arguments, only entries of arrays are checked."""
-    options = call.options
-    embeddings = [native(x.array if isinstance(x, Embedding) else x) for x in call.embeddings.values()]
-    xp = namespace_of(*embeddings)
-    arrays = [upcast(xp, z) for z in embeddings]
-    x = arrays[0]
-    parameters, weights = checked_entries(xp, arrays, call.parameters, options, call.layout)
-    parameters = repeat_for_views(parameters, x.shape[0])
-    with adapter_of(x).full_precision(x):
-        scale = scale_in(xp, parameters, options, x)
-        matrix = ScoreMatrix(
-            resolve_similarity(options.similarity), (x,), (arrays[-1],), call.pairing, partners=tuple(arrays[1:-1])
-        )
-        bound = score_bound(scale, x, one_process=True)
-        if not plan.spec.unit:  # a finite bound: no entry needs to be replaced by zero
-            bound = largest_score(*arrays, factor=bound)
-            if bound == math.inf:
-                return _compute(call, None, None)
-        elif not all_count(matrix, weights, both_ways=options.symmetric):
-            objective = call.objective if isinstance(call.objective, OBJECTIVES) else call.objective(parameters)
-            counting = weights if is_row_by_row(objective, x) else None
-            matrix = with_live_rows(matrix, objective, counting, symmetric=options.symmetric)
-        reduction = Reduction(options.reduction, weights).in_units()
-        sources = _sources(call, matrix, scale, reduction.weights, parameters)
-        result, number = plan.run(sources, matrix.rows[0], scale, bound)
-        if not plan.spec.mean:
-            result = reduction.of_sum(result, number)
-    return finish(xp, result, plan.dtype, options.reduction)
 
 
 def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, options: LossOptions) -> RowStatistics:

@@ -167,7 +167,7 @@ def score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
         return math.inf
     if not is_number(scale):
         number = largest_entry(scale)
-        return math.inf if number is None else float(number)
+        return math.inf if number is None else number
     if mode == "eager":
         return float(abs(scale))
     # A compiler may know a number only by comparisons.

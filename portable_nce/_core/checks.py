@@ -14,10 +14,11 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, get_args
 
-from .namespace import common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of, native
+from .namespace import cast, common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of, native
 from .protocol import Array, Namespace
 from .registry import COMPILER, adapter_of, on_accelerator, outside_of_compiler
 from .remedies import FUNCTIONS, remedy_for
+from .tracing import refuse_trace
 from .types import BlockSize, Parameters, Precision, Result
 
 
@@ -314,13 +315,13 @@ def temperature_of(xp: Namespace, value: Any, rows: int, like: Array, *, views: 
         return positive_scalar(xp, "temperature", value, like)
     check_floating(xp, temperature=value)
     _check_entries("temperature", value, 0.0)
-    return xp.astype(value, like.dtype)
+    return cast(value, like.dtype)
 
 
 def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = -math.inf) -> Any:
     """Number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
     check_scalar(name, value, above=above, limits=SINGLE if like.dtype == xp.float32 else _DOUBLE)
-    return float(value) if is_number(value) else xp.astype(xp.reshape(value, ()), like.dtype)
+    return float(value) if is_number(value) else cast(xp.reshape(value, ()), like.dtype)
 
 
 _WEAK = 0.005, 0.2
@@ -376,6 +377,7 @@ def _all_whole(xp: Namespace, x: Array) -> Array:
 
 def warn(message: str) -> None:
     """Issue a UserWarning at the line that called the package."""
+    refuse_trace("a warning")
     package = __name__.rpartition("._core.")[0]
     frame, level = sys._getframe(), 1  # noqa: SLF001  (`inspect.currentframe` is the same)
     while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(f"{package}."):
@@ -474,7 +476,7 @@ def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) ->
     if not (is_floating(xp, weights.dtype) or xp.isdtype(weights.dtype, ("integral", "bool"))):
         raise TypeError(f"weights: expected a real dtype, got {weights.dtype}; convert it with {cast_hint(weights)}")
     check_shape("weights", weights, (rows,))
-    return xp.astype(weights, like.dtype)
+    return cast(weights, like.dtype)
 
 
 def check_block_size(block_size: Any) -> BlockSize:

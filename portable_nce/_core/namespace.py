@@ -61,6 +61,12 @@ def _pytorch() -> Any:
     return sys.modules.get("torch")
 
 
+def is_compiling() -> bool:
+    """Whether torch.compile or torch.export traces the caller."""
+    compiler = getattr(_pytorch(), "compiler", None)  # another thread may be importing it
+    return compiler is not None and bool(compiler.is_compiling())
+
+
 def is_being_compiled(array: Array) -> bool:
     """Whether torch.compile or torch.export traces operations on `array`.
 
@@ -177,6 +183,11 @@ def _check_dense(named: list[tuple[str, Any]]) -> None:
         if isinstance(x, torch.Tensor) and (x.layout is not torch.strided or x.is_nested):
             got, remedy = ("a nested one", "to_padded_tensor") if x.is_nested else (str(x.layout), "to_dense")
             raise TypeError(f"{name}: expected a dense tensor, got {got}; convert it with {remedy}")
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    """`x` in a dtype; itself if it has it, so that no operation is recorded."""
+    return x if x.dtype == dtype else namespace_of(x).astype(x, dtype)
 
 
 def native(x: Array) -> Array:

@@ -25,6 +25,7 @@ from .numerics import (
 )
 from .protocol import Array, Namespace
 from .registry import adapter_of
+from .tracing import of_number
 
 Operands = tuple[Array, ...]
 
@@ -209,7 +210,7 @@ class PairFunction(Record):
             return math.inf
         length = largest_length(rows[0]) + (0.0 if columns[0] is rows[0] else largest_length(columns[0]))
         length = 2.0 * length if columns[0] is rows[0] else length
-        return float(factor) * bound_of(length * length) if length < math.inf else math.inf
+        return factor * of_number(bound_of, length * length) if length < math.inf else math.inf
 
     def at_places(self, rows: Operands, others: Array) -> Array:
         """Scores (N,) of each row with its own column, from differences."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 # The standard publishes no types for arrays and namespaces.
 Array: TypeAlias = Any
@@ -12,14 +12,29 @@ Namespace: TypeAlias = Any
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-KERNELS: set[str] = set()
+
+class Kernel(NamedTuple):
+    """Facts of a method of adapters.
+
+    `overwrites`: positions of arrays whose memory it may use. `may_decline`: it may return None.
+    """
+
+    overwrites: tuple[int, ...] = ()
+    may_decline: bool = False
+
+
+KERNELS: dict[str, Kernel] = {}
 """The methods of adapters that `kernel` declares."""
 
 
-def kernel(method: Method) -> Method:
-    """Declare a method of adapters that programs replay: a function of arrays that reads no entry."""
-    KERNELS.add(method.__name__)
-    return method
+def kernel(*overwrites: int, may_decline: bool = False) -> Callable[[Method], Method]:
+    """Declare a method of adapters that programs replay: a function of arrays."""
+
+    def declare(method: Method) -> Method:
+        KERNELS[method.__name__] = Kernel(overwrites, may_decline)
+        return method
+
+    return declare
 
 
 class Differentiation(Protocol):
@@ -116,6 +131,14 @@ class Adapter(Differentiation, Protocol):
         """Return whether operations on these arrays are known to be neither recorded nor transformed."""
         ...
 
+    def observed(self, arrays: tuple[Array, ...]) -> tuple[Hashable, tuple[int, ...]] | None:
+        """Return the kind of arrays of a call, and how each is observed; None if the call cannot be a program.
+
+        The kind is all that operations depend on but entries: types, shapes, dtypes, devices, settings. An array is
+        plain (0), a constant of the tape (1), or needs a gradient (2).
+        """
+        ...
+
     def check(self, x: Array) -> None:
         """Raise a TypeError if `x` is an unsupported kind of array."""
         ...
@@ -145,7 +168,7 @@ class Adapter(Differentiation, Protocol):
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or the dtype of a context such as autocast."""
         ...
 
-    @kernel
+    @kernel(0)
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
         """Return the exponential of `x`, which may be overwritten; `bounded`: nearly all entries lie in [-30, 30].
 
@@ -153,34 +176,34 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    @kernel
+    @kernel()
     def sum_along(self, x: Array, axis: int) -> Array:
         """Return the sums of a matrix along its axis 0 or 1, in the fastest way without loss of precision."""
         ...
 
-    @kernel
+    @kernel()
     def count_along(self, x: Array, axis: int, dtype: Any) -> Array:
         """Return the numbers of true entries of a boolean matrix along its axis 0 or 1, in a floating-point `dtype`."""
 
-    @kernel
+    @kernel(0, 1)
     def plus_product(self, x: Array, y: Array, z: Array) -> Array:
         """Return ``x + y * z``; `x` and `y` have one shape, and may be overwritten unless `y` is boolean."""
 
-    @kernel
+    @kernel(0)
     def times_in_place(self, x: Array, y: Array) -> Array:
         """Return ``x * y``, which has the shape of `x`; `x` may be overwritten."""
         ...
 
-    @kernel
+    @kernel(1)
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         """Return `x` where a boolean array of its shape is true, and a number elsewhere; `x` may be overwritten."""
 
-    @kernel
+    @kernel()
     def row_dots(self, x: Array, y: Array) -> Array:
         """Return the inner products of the rows of two arrays of equal shape, without overflow warnings."""
         ...
 
-    @kernel
+    @kernel(0)
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
         """Return a matrix with `value` at `count` entries from (row, column) along a diagonal; `x` may be overwritten.
 
@@ -188,7 +211,7 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    @kernel
+    @kernel(0)
     def fill_columns(self, x: Array, columns: Array, value: float | Array, *, inside: bool = False) -> Array:
         """Return a matrix with `value` in one column of each row; `x` may be overwritten.
 
@@ -197,7 +220,7 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    @kernel
+    @kernel(0)
     def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
         """Return a matrix with each of the `rows` (n, D) added to the row with its number; `x` may be overwritten.
 
@@ -205,7 +228,7 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    @kernel
+    @kernel(0)
     def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
         """Return a matrix (n, K) with `values` (n, M) added in the `columns` (n, M) of their rows.
 
@@ -213,7 +236,7 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    @kernel
+    @kernel()
     def order_of_rows(self, x: Array) -> Array:
         """Return the columns of the entries of each row in ascending order, equal entries in the order of columns.
 
@@ -225,20 +248,22 @@ class Adapter(Differentiation, Protocol):
         """Return whether 16-bit products may be faster than float32 products for arrays like `x`."""
         ...
 
+    @kernel()
     def half_product(self, x: Array, y: Array) -> Array:
         """Return the product of two 16-bit matrices, accumulated and returned in float32."""
         ...
 
+    @kernel()
     def rounded_product(self, x: Array, y: Array, dtype: Any) -> Array:
         """Return the product of two arrays that broadcast to the shape of the first, rounded to a 16-bit `dtype`."""
         ...
 
-    @kernel
+    @kernel(may_decline=True)
     def clipped(self, x: Array, low: float, high: float) -> Array | None:
         """Return `x` limited to a range, NaN staying NaN; None for the core's formula."""
         ...
 
-    @kernel
+    @kernel(may_decline=True)
     def softplus_and_sigmoid(
         self, x: Array, *, bounded: bool, need_value: bool = True, need_slope: bool = True
     ) -> tuple[Array, Array] | None:
@@ -248,7 +273,7 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    @kernel
+    @kernel(may_decline=True)
     def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
         """Return of each row of a matrix the largest entry m, the sum of ``exp(x - m)``, and the softmax.
 
@@ -256,7 +281,7 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    @kernel
+    @kernel(may_decline=True)
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:
         """Return unit rows of any finite rows, and lengths, infinite for rows of zeros; None for the core's formula."""
         ...
@@ -279,7 +304,7 @@ class Adapter(Differentiation, Protocol):
         """Return whether `in_wide` computes with more digits than arrays like `x` have."""
         ...
 
-    @kernel
+    @kernel()
     def in_wide(
         self,
         function: Callable[..., Any],

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, get_args, runtime_check
 from zlib import crc32
 
 from .autodiff import stop_gradient
-from .checks import RANKS_MAY_BE_EMPTY, check_bool, explained
+from .calls import programmed
+from .checks import RANKS_MAY_BE_EMPTY, check_bool
 from .equality import EqualByContents
 from .namespace import is_array, is_number, namespace_of
 from .notes import note
@@ -203,7 +204,7 @@ def propagates_errors(loss: Callable[Parameters, Result]) -> Callable[Parameters
                     call.communicator.tell([_REFUSED] * _N_NUMBERS)
             raise
 
-    return explained(wrapper)
+    return programmed(wrapper)
 
 
 _REFUSED = -1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -161,6 +161,11 @@ def adapter_of(array: Array) -> Adapter:
     else:
         message += f'; portable_nce.register_backend("{module}") serves them with the built-in tape'
     raise TypeError(message)
+
+
+def recorder(adapter: Adapter, kernels: Iterable[str], recording: Any) -> Any:
+    """Adapter of arrays that record operations, for the library of an adapter."""
+    return _import_backend("traced").Recorder(adapter, namespace_of, kernels, recording)
 
 
 def on_accelerator(x: Array) -> bool:

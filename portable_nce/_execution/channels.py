@@ -49,6 +49,11 @@ class Channel(NamedTuple):
         return self.inner_product and self.rows[1] > 0
 
     @property
+    def by_rows(self) -> bool:
+        """Whether the scores are inner products of the rows of two matrices."""
+        return self.inner_product and self.rows[1] == 0
+
+    @property
     def by_products(self) -> bool:
         """Whether the scores have a form, and are computed in a new array."""
         return self.inner_product or isinstance(self.scores, PairFunction)

@@ -35,7 +35,6 @@ from .fusing import is_fusible
 from .inputs import Arrays, Inputs, number_of_varying
 from .operands import SourceDtypes, operands_of
 from .products import absence
-from .replay import replayed
 from .reweighted import ReweightedSpec
 from .sets import NO_DIAGONALS, PairRule, RuleSets, SortedClasses, diagonals_of, present_at
 from .specs import SweepSpec
@@ -261,7 +260,7 @@ class ScoreMatrix(NamedTuple):
         """
         (scores,) = self.rows
         low, high = readable_entries(scores, least, largest)
-        if low is None or high is None or math.isnan(low) or not high < math.inf:
+        if low is None or high is None or not low <= high < math.inf:  # also for NaN
             return self
         finite, bound = low > -math.inf, max(-low, high)
         if not finite or (self.mask is not None and bound > MAX_UNSHIFTED_LOGIT):
@@ -280,6 +279,10 @@ class ScoreMatrix(NamedTuple):
         if isinstance(function, PairFunction):
             bound = adapter_of(matrix.rows[0]).custom_vjp(_function_scores, _pull_function_scores)
             (scores,) = bound(function, *matrix.rows, *matrix.columns)
+        elif matrix.channel.by_rows and adapter_of(matrix.rows[0]).mode == "eager":
+            # Both cotangents in the order of rows: libraries differ in the memory order of the second.
+            bound = adapter_of(matrix.rows[0]).custom_vjp(_inner_products, _pull_inner_products)
+            (scores,) = bound(matrix.channel, *matrix.rows, *matrix.columns)
         else:
             scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
         return upcast(namespace_of(scores), scores)
@@ -572,6 +575,17 @@ class ScoreMatrix(NamedTuple):
         return members.positives, members.negatives
 
 
+def _inner_products(channel: Channel, x: Array, y: Array) -> Arrays:
+    return (channel.scored((x,), (y,))[0],)
+
+
+def _pull_inner_products(channel: Channel, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    del outputs
+    (x, y), cotangents = lift_to_tape(arrays, cotangents)
+    (to_x,), (to_y,) = channel.pull((x,), (y,), cotangents[0], None)
+    return to_x, to_y
+
+
 def _function_scores(function: PairFunction, *operands: Array) -> Arrays:
     """All scores of a function of products, whose near pairs a library cannot differentiate."""
     return (function(operands[:2], operands[2:]),)
@@ -628,8 +642,7 @@ def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
     """Sum of the row losses, or the losses of given scores, with their gradient, and the counts of the rows."""
     spec, arrays = prepared.spec, prepared.arrays
     note(Passes(1, prepared))
-    function = replayed(prepared.function, spec, arrays)
-    value, number = adapter_of(arrays[0]).value_and_vjp(function)(spec, *arrays)
+    value, number = adapter_of(arrays[0]).value_and_vjp(prepared.function)(spec, *arrays)
     return value, number
 
 
@@ -656,7 +669,7 @@ def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
 
 
 def _first_pass(spec: SweepSpec, *arrays: Array) -> Arrays:
-    return replayed(sweep, spec, arrays)(spec, *arrays, need_grad=False)
+    return sweep(spec, *arrays, need_grad=False)
 
 
 def _second_pass(spec: SweepSpec, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
@@ -672,7 +685,7 @@ def _second_pass(spec: SweepSpec, arrays: Arrays, outputs: Arrays, cotangents: A
         weights, spec = (cotangents[0],), spec._replace(family=family._replace(weighted=True))
     weighted = inputs._replace(by_row=(*inputs.by_row, *weights))
     static, all_arrays = spec._replace(group_sizes=weighted.group_sizes), weighted.flat
-    gradients = replayed(sweep, static, all_arrays)(static, *all_arrays, need_grad=True)[2:]
+    gradients = sweep(static, *all_arrays, need_grad=True)[2:]
     return tuple(gradients[: number_of_varying(spec.group_sizes)])
 
 

@@ -307,9 +307,7 @@ class TorchBlind(Torch):
                 stack.enter_context(mock.patch.dict(fusing.STEPS, clear=True))
                 stack.callback(fusing.fuse_steps, fusing.fuse_steps(enabled=True))
             # The keys of kept choices do not contain what is replaced.
-            for name, kept in (("plans", "PLANS"), ("replay", "SWEEPS")):
-                module = importlib.import_module(f"{package}._execution.{name}")
-                stack.enter_context(mock.patch.dict(getattr(module, kept), clear=True))
+            stack.enter_context(mock.patch.dict(importlib.import_module(f"{package}._core.calls").KINDS, clear=True))
             yield
 
 

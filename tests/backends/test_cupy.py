@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
+from portable_nce._core import calls
 from portable_nce._core.registry import adapter_of
-from portable_nce._execution import plans, replay
 from portable_nce.testing.cases import CASES
 from portable_nce.testing.covering import FORMS
 from portable_nce.testing.variants import case_arrays, case_named, differentiate
@@ -49,15 +49,13 @@ def test_a_loss_does_not_wait_for_the_device(case_name: str) -> None:
     assert not cupy_stand_in.WAITS
 
 
-def test_plans_are_kept_for_devices_without_a_hash() -> None:
+def test_programs_are_kept_for_devices_without_a_hash() -> None:
     x, y = (VARIANT.floats(np.random.default_rng(k).normal(size=(6, 4)).tolist()) for k in range(2))
-    plans.PLANS.clear()
-    replay.SWEEPS.clear()
+    calls.KINDS.clear()
     found = [VARIANT.to_list(pnce.info_nce(x, y)) for _ in range(3)]
     assert found[0] == found[1] == found[2]
-    ((_, plan),) = plans.PLANS.items()
-    ((program,),) = plan.sweep.programs.values()
-    assert program is not None
+    ((_, kind),) = calls.KINDS.items()
+    assert len(kind.programs) == 1
 
 
 @pytest.mark.parametrize("number", [7.0, [10.0, 11.0, 12.0, 13.0]], ids=["number", "array"])

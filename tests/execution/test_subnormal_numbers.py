@@ -10,11 +10,10 @@ import pytest
 import torch
 
 import portable_nce as pnce
+from portable_nce._core.calls import KINDS
 from portable_nce._core.registry import adapter_of
 from portable_nce._execution import products
-from portable_nce._execution.plans import PLANS
 from portable_nce._execution.products import Scaling, scaling_of
-from portable_nce._execution.replay import SWEEPS
 
 LIBRARIES = [np.asarray, torch.as_tensor]
 
@@ -107,8 +106,7 @@ def test_no_subnormal_tile_is_multiplied(name: str, monkeypatch: pytest.MonkeyPa
         return multiply(residual, *arguments, **options)
 
     monkeypatch.setattr(products, "_plain_cotangents", watched)
-    PLANS.clear()  # no call runs by a program
-    SWEEPS.clear()
+    KINDS.clear()  # no call runs by a program
     rng = np.random.default_rng(1)
     x = rng.standard_normal((50, 32)).astype(np.float32)
     noise = rng.random((50, 1)).astype(np.float32) * rng.standard_normal(x.shape).astype(np.float32)

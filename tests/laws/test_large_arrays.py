@@ -13,7 +13,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import portable_nce as pnce
-from portable_nce._execution import matrix, plans, replay, tiling
+from portable_nce._core import calls
+from portable_nce._execution import matrix, tiling
 from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import CHOOSE_BY_DEVICE, differentiate
@@ -36,8 +37,7 @@ def test_values_and_gradients(variant: Variant, case: Case, monkeypatch: pytest.
     arrays = arrays_of(variant, case, "float64")
 
     def results() -> list[Any]:
-        plans.PLANS.clear()
-        replay.SWEEPS.clear()
+        calls.KINDS.clear()
         value, gradients = differentiate(case.function, [*arrays.values()], len(case.arguments))
         return [variant.to_list(x) for x in (value, *gradients)]
 
@@ -78,8 +78,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 def of_each_case() -> dict[str, list[Any]]:
     """Value and gradients of each case, with sizes of blocks that the engine chooses."""
-    plans.PLANS.clear()
-    replay.SWEEPS.clear()
+    calls.KINDS.clear()
     found = {}
     for case in CASES:
         options = {key: value for key, value in case.options.items() if key != "block_size"}

@@ -15,10 +15,9 @@ from jax import export as jax_export
 
 import portable_nce as pnce
 from portable_nce import bounds
+from portable_nce._core.calls import KINDS
 from portable_nce._core.registry import load_backend
 from portable_nce._execution import families, tiling
-from portable_nce._execution.plans import PLANS
-from portable_nce._execution.replay import SWEEPS
 from portable_nce.similarities import NAMES
 from portable_nce.testing.cases import LOSSES
 
@@ -132,8 +131,7 @@ def test_torch_gradcheck_to_second_order_of_large_scores(
 ) -> None:
     """Large scores are shifted; no array that a derivative needs is overwritten."""
     monkeypatch.setattr(families, "MAX_UNSHIFTED_LOGIT", -1.0)
-    PLANS.clear()
-    SWEEPS.clear()
+    KINDS.clear()
     call = Call(name, block_size=None, reduction=reduction)
     arrays = call.torch(requires_grad=True)
     assert torch.autograd.gradcheck(call, arrays, fast_mode=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import portable_nce
+from portable_nce._core import calls
 from portable_nce._core.checks import is_readable
 from portable_nce._core.registry import adapter_of
-from portable_nce._execution import plans
 from portable_nce.testing import CASES, suite
 from portable_nce.testing.cases import NOT_REDUCED
 from portable_nce.testing.covering import FORMS, covering
@@ -81,21 +81,21 @@ def test_a_blind_variant_reads_no_entry(name: str) -> None:
     variant = started(name)
     x = variant.floats([[1.0, 2.0]])
     assert is_readable(x)
-    plans.PLANS[name] = None  # type: ignore[assignment]
+    calls.KINDS[name] = None  # type: ignore[assignment]
     try:
         with variant.active():
             assert not is_readable(x)
             assert adapter_of(x).concrete_value(x[0, 0]) is None
             assert adapter_of(x).concrete_values(x[0]) is None
             assert adapter_of(x).has_half_products(x) == variant.half_products
-            assert not plans.PLANS
+            assert not calls.KINDS
             for module in CHOOSE_BY_DEVICE:
                 assert importlib.import_module(f"portable_nce.{module}").on_accelerator(x)
-        assert name in plans.PLANS
+        assert name in calls.KINDS
         assert is_readable(x)
         assert not adapter_of(x).has_half_products(x)
     finally:
-        del plans.PLANS[name]
+        del calls.KINDS[name]
 
 
 def test_a_blind_variant_knows_every_module_that_asks_for_the_device() -> None:

@@ -1,4 +1,4 @@
-"""Programs of sweeps: functions of users run in each call, and each call returns what a first call would."""
+"""Functions of users run in each call, and each call returns what a first call would."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
+from portable_nce._core import calls
 from portable_nce._core.equality import is_fixed
-from portable_nce._execution import plans, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,13 +26,11 @@ FACTOR = [1.0]
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    """Clear plans and programs before and after a test."""
-    for kept in (plans.PLANS, replay.SWEEPS):
-        kept.clear()
+    """Clear the kept calls before and after a test."""
+    calls.KINDS.clear()
     FACTOR[0] = 1.0
     yield
-    for kept in (plans.PLANS, replay.SWEEPS):
-        kept.clear()
+    calls.KINDS.clear()
 
 
 def rows(row: Any) -> Any:
@@ -114,14 +112,13 @@ def test_functions_of_users_run_in_each_call(name: str, similarity: str) -> None
         found.append(call())
     for k, (value, gradient) in enumerate(found):
         FACTOR[0] = 1.0 + k
-        plans.PLANS.clear()
-        replay.SWEEPS.clear()
+        calls.KINDS.clear()
         wanted = call()
         assert value == wanted[0]
         np.testing.assert_array_equal(gradient, wanted[1])
 
 
-def test_replay_fixes_only_functions_of_this_package() -> None:
+def test_calls_fix_only_functions_of_this_package() -> None:
     for given in (
         rows,
         wrapped,
@@ -154,7 +151,7 @@ def test_every_named_loss_of_embeddings_runs_by_programs() -> None:
     """No function of the package is mistaken for a user's."""
     x, y = (torch.tensor(z) for z in np.random.default_rng(0).normal(size=(2, 6, 4)))
     labels, index = torch.arange(6) // 2, torch.arange(6)
-    calls: list[Callable[[], Any]] = [
+    each: list[Callable[[], Any]] = [
         *(functools.partial(pnce.info_nce, x, y, similarity=s) for s in ("dot", "neg_sq_euclidean", "neg_euclidean")),
         functools.partial(pnce.info_nce, x, y, positives=index),
         functools.partial(pnce.info_nce, x, y, mask=torch.ones(6, 6, dtype=torch.bool)),
@@ -166,15 +163,11 @@ def test_every_named_loss_of_embeddings_runs_by_programs() -> None:
         functools.partial(pnce.from_scores.logistic, x @ y.T),
         functools.partial(pnce.bounds.info_nce, x @ y.T),
     ]
-    for call in calls:
-        plans.PLANS.clear()
-        replay.SWEEPS.clear()
+    for call in each:
+        calls.KINDS.clear()
         for _ in range(3):
             call()
-        kept = [sweep for sweep in replay.SWEEPS.values() if sweep is not None]
-        kept += [plan.sweep for plan in plans.PLANS.values()]
-        assert kept, call
-        assert all(None not in programs for sweep in kept for programs in sweep.programs.values()), call
+        assert [len(kind.programs) for kind in calls.KINDS.values()] == [1], call
 
 
 def test_selective_checkpointing_sees_the_same_operations() -> None:
@@ -202,21 +195,20 @@ def test_selective_checkpointing_sees_the_same_operations() -> None:
         )
 
     wanted = torch.autograd.grad(total(None), z)[0]
-    plans.PLANS.clear()
-    replay.SWEEPS.clear()
+    calls.KINDS.clear()
     for _ in range(3):
         assert torch.equal(torch.autograd.grad(total(kept), z)[0], wanted)
 
 
 def test_the_program_that_served_last_is_tried_first() -> None:
     x = torch.tensor(np.random.default_rng(0).normal(size=(6, 4)))
-    some, none = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 0, 1, 1, 2, 3])
-    for labels in (some, some, none, none, none):
-        pnce.supcon(x, labels)
-    ((_, plan),) = plans.PLANS.items()
-    ((last, other),) = plan.sweep.programs.values()
-    pnce.supcon(x, some)
-    assert [*plan.sweep.programs.values()] == [[other, last]]
+    small = 1e-30 * x
+    for z in (x, x, small, small):
+        pnce.info_nce(z, z * 2.0, similarity="dot")
+    ((_, kind),) = calls.KINDS.items()
+    last, other = kind.programs
+    pnce.info_nce(x, x * 2.0, similarity="dot")
+    assert kind.programs == [other, last]
 
 
 def test_errors_of_memory_are_not_taken_for_a_program_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +224,7 @@ def test_errors_of_memory_are_not_taken_for_a_program_that_cannot_be(monkeypatch
             pnce.info_nce(x, y, similarity="dot")
     for _ in range(3):
         assert pnce.info_nce(x, y, similarity="dot") == wanted
-    assert all(
-        None not in programs for sweep in replay.SWEEPS.values() if sweep for programs in sweep.programs.values()
-    )
+    assert not any(kind.is_refused for kind in calls.KINDS.values())
 
 
 class Quantity(np.ndarray):
@@ -247,5 +237,4 @@ def test_programs_are_made_of_arrays_of_exactly_the_type_of_the_library(kind: ty
     for _ in range(3):
         pnce.info_nce(x, y)
         pnce.info_nce(x, y, similarity="neg_euclidean", reduction="none", block_size=None)
-    sweeps = [*(plan.sweep for plan in plans.PLANS.values()), *replay.SWEEPS.values()]
-    assert len([sweep for sweep in sweeps if sweep is not None and sweep.programs]) == 2 * (kind is np.ndarray)
+    assert len(calls.KINDS) == 2 * (kind is np.ndarray)

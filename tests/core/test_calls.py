@@ -1,4 +1,4 @@
-"""Kept plans: later calls of a kind return what the first call would."""
+"""Calls that are programs: later calls of a kind return what the first call would."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce import pairings
-from portable_nce._call.records import ANY, PAIRED, LossCall, LossOptions
-from portable_nce._execution import plans
-from portable_nce._execution.replay import MOST
+from portable_nce._core import calls
+from portable_nce._core.calls import MOST
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.calls import arrays_of, value_and_gradients
 
@@ -29,11 +28,11 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(autouse=True)
-def no_plans() -> Iterator[None]:
-    """Clear the plans before and after a test."""
-    plans.PLANS.clear()
+def nothing_is_kept() -> Iterator[None]:
+    """Clear the kept calls before and after a test."""
+    calls.KINDS.clear()
     yield
-    plans.PLANS.clear()
+    calls.KINDS.clear()
 
 
 def tensors(*shape: int, seed: int = 0) -> list[Any]:
@@ -43,8 +42,8 @@ def tensors(*shape: int, seed: int = 0) -> list[Any]:
 
 
 def afresh(function: Callable[[], Any]) -> Any:
-    """Call a function without kept plans."""
-    plans.PLANS.clear()
+    """Call a function as a first one."""
+    calls.KINDS.clear()
     return function()
 
 
@@ -62,7 +61,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("block_size", OPTIONS["block_size"])
 @pytest.mark.parametrize("weighted", OPTIONS["weights"])
 @pytest.mark.parametrize("name", [name for name in LOSSES if not name.startswith("from_scores.")])
-def test_every_loss_is_the_same_with_a_plan(
+def test_every_loss_is_the_same_by_a_program(
     variant: Variant, name: str, reduction: str, block_size: Any, *, weighted: bool
 ) -> None:
     signature = {**LOSSES[name].options}
@@ -87,10 +86,11 @@ def test_every_loss_is_the_same_with_a_plan(
         return repr([variant.to_list(x) for x in (value, *gradients.values())])  # NaN equals NaN
 
     wanted = [afresh(partial(results, arrays)) for arrays in givens]
-    plans.PLANS.clear()
+    calls.KINDS.clear()
     for order in ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0)):  # one array as both embeddings, after and before two arrays
-        assert [results(givens[k]) for k in order] == [wanted[k] for k in order]
-        plans.PLANS.clear()
+        for _ in range(2):
+            assert [results(givens[k]) for k in order] == [wanted[k] for k in order]
+        calls.KINDS.clear()
 
 
 def accepts(loss: str, option: str) -> bool:
@@ -109,32 +109,25 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_the_usual_losses_have_plans(name: str) -> None:
-    """A second call of the same kind keeps no further plan."""
-    for seed in range(3):
-        CALLS[name](*tensors(6, 4, seed=seed))
-        assert len(plans.PLANS) == 1
-    CALLS[name](*tensors(6, 4), reduction="sum")
-    CALLS[name](*tensors(7, 4))
-    assert len(plans.PLANS) == 3
+def programs() -> list[int]:
+    """Numbers of programs of the kinds."""
+    return [len(kind.programs) for kind in calls.KINDS.values()]
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_usual_losses_run_by_programs(name: str) -> None:
-    """With and without gradients; entries that change one branch each, up to a limit."""
+    """With and without gradients; one program for the arrays of a kind, and more for other answers of its guards."""
     x, y = tensors(6, 4)
-    for _ in range(3):
+    for seed in range(4):
+        x, y = tensors(6, 4, seed=seed)
         CALLS[name](x, y)
         CALLS[name](x.detach(), y.detach())
-    ((_, plan),) = plans.PLANS.items()
-    assert all(len(programs) == 1 and None not in programs for programs in plan.sweep.programs.values())
-    assert len(plan.sweep.programs) == 2
-    wanted = [afresh(partial(CALLS[name], z, y)) for z in (1e-30 * x, x)]
-    plans.PLANS.clear()
-    assert [CALLS[name](z, y) for z in (x, 1e-30 * x, x, 1e-30 * x, x)] == [wanted[k] for k in (1, 0, 1, 0, 1)]
-    ((_, plan),) = plans.PLANS.items()
-    assert [len(programs) for programs in plan.sweep.programs.values()] == [2]
+    assert programs() in ([1, 1], [2, 2])  # of labels, one may be alone
+    wanted = [afresh(partial(CALLS[name], z, y)) for z in (0.0 * x, x)]
+    calls.KINDS.clear()
+    order = (1, 1, 0, 0, 1, 0, 1)
+    assert [CALLS[name]((0.0 * x, x)[k], y) for k in order] == [wanted[k] for k in order]
+    assert max(programs()) >= 2
 
 
 def test_arrays_that_are_one_inside_of_others() -> None:
@@ -145,7 +138,7 @@ def test_arrays_that_are_one_inside_of_others() -> None:
         return pnce.info_nce(a, pnce.stop_gradient(b), temperature=0.5)
 
     wanted = [afresh(partial(pnce.value_and_grad(alike), x, z)) for z in (x, y)]
-    plans.PLANS.clear()
+    calls.KINDS.clear()
     for k in (0, 0, 0, 1, 1, 0):
         found = pnce.value_and_grad(lambda a, k=k: alike(a, a if k == 0 else y))(x)
         np.testing.assert_array_equal(found[0], wanted[k][0])
@@ -155,78 +148,67 @@ def test_arrays_that_are_one_inside_of_others() -> None:
 def test_blocks_are_visited_without_programs() -> None:
     x, y = tensors(6, 4)
     wanted = [pnce.info_nce(x, y, block_size=4) for _ in range(3)]
-    ((_, plan),) = plans.PLANS.items()
-    assert [*plan.sweep.programs.values()] == [[None]]
+    assert programs() == [0]
     assert wanted[0] == wanted[1] == wanted[2]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_plans_hold_no_array(name: str) -> None:
+def test_kept_calls_hold_no_argument(name: str) -> None:
     x, y = tensors(6, 4)
     references = [weakref.ref(z) for z in (x, y)]
-    for _ in range(3):  # planned, traced, run by a program
+    for _ in range(3):  # noted, recorded, run by a program
         CALLS[name](x, y).backward()
     del x, y
     gc.collect()
-    assert plans.PLANS
+    assert programs() == [1]
     assert all(reference() is None for reference in references)
 
 
 X, Y = np.random.default_rng(3).normal(size=(2, 4, 3))
 ONES, LABELS = np.ones(4), np.asarray([0, 1, 0, 1])
-CALL = LossCall(
-    {"x": X, "y": Y},
-    pnce.objectives.info_nce(),
-    pairings.diagonal(),
-    LossOptions(0.5, "cosine", None, None, "mean", "auto", None, None),
-    ANY,
-    {"temperature": 0.5},
-    None,
-)
-# Another value of each field; the parameters have the temperature.
-OTHER_FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "": (
-        CALL,
-        {
-            "embeddings": {"x": X, "y": Y[:3, :]},
-            "objective": pnce.objectives.info_nce(multi_positive="pooled"),
-            "pairing": pairings.two_views(),
-            "options": CALL.options._replace(reduction="sum"),
-            "layout": PAIRED,
-            "parameters": {"temperature": ONES},
-            "dtype": np.float32,
-        },
-    ),
-    "options": (
-        CALL.options,
-        {
-            "similarity": "dot",
-            "mask": ONES > 0,
-            "weights": ONES,
-            "reduction": "sum",
-            "block_size": 2,
-            "precision": "high",
-            "across": object(),
-            "symmetric": True,
-            "hardness": 0.5,
-            "scaled_by": "logit_scale",
-        },
-    ),
-    "layout": (
-        CALL.layout,
-        {
-            "paired": True,
-            "replicated": True,
-            "joined": 2,
-            "views": 2,
-            "opposite": (X, Y),
-            "agreed_on": {"size": 3},
-            "remedy": "...",
-            "later_weights": ONES,
-        },
-    ),
-    "pairing": (
-        CALL.pairing,
+OTHERS: dict[str, Any] = {
+    "temperature": 0.25,
+    "symmetric": True,
+    "positives": LABELS,
+    "similarity": "dot",
+    "mask": ONES > 0,
+    "weights": ONES,
+    "hardness": 0.5,
+    "reduction": "sum",
+    "block_size": 2,
+    "precision": "high",
+    "multi_positive": "pooled",
+    "negative_keys": Y,
+}
+"""Another value of each option of `info_nce`."""
+
+
+def key_of(*args: Any, **options: Any) -> Any:
+    found = calls._kind_of(pnce.info_nce, args, options)  # noqa: SLF001  (what makes calls one kind)
+    return None if found is None else found[0]
+
+
+def test_a_kind_depends_on_each_argument() -> None:
+    """On values of options; on shapes, dtypes, layouts of arrays, and whether they need a gradient."""
+    options = {*inspect.signature(pnce.info_nce).parameters} - {"query", "positive_key"}
+    assert {*OTHERS} == options - {"across"}
+    assert key_of(X, Y, across=object()) is None
+    keys = [key_of(X, Y), *(key_of(X, Y, **{name: x}) for name, x in OTHERS.items())]
+    keys += [key_of(X, Y, temperature=x) for x in (1, 1.0, True, 0.0, -0.0, "1.0", None, np.float64(1.0))]
+    keys += [key_of(X, X), key_of(X[:3], Y[:3]), key_of(X, Y.astype(np.float32)), key_of(X, Y.astype(">f8"))]
+    keys += [key_of(X, Y, mask=m) for m in (Y > 0, X > 0, np.stack([Y > 0] * 2))][1:]
+    x, y = (torch.tensor(z) for z in (X, Y))
+    keys += [key_of(x, y), key_of(x.requires_grad_(), y), key_of(x, y.requires_grad_())]
+    with torch.autocast("cpu", torch.bfloat16):
+        keys.append(key_of(x, y))
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+    assert key_of(X, Y, temperature=0.5) == key_of(X + 1.0, Y * 2.0, temperature=0.5)
+
+
+PAIRINGS: list[tuple[Any, dict[str, Any]]] = [
+    (
+        pairings.diagonal(),
         {
             "rule": pairings.two_views().rule,
             "positives": pairings.AheadOfQueue(),
@@ -241,34 +223,20 @@ OTHER_FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
             "outline": pairings.two_views().rule,
         },
     ),
-    "pairing.positives": (pairings.OnDiagonals(1), {"views": 2}),
-    "pairing.positives of labels": (
-        pairings.SameLabel(*(LABELS, LABELS, True)),
-        {"rows": LABELS + 1, "columns": LABELS + 1, "own": False},
-    ),
-}
+    (pairings.OnDiagonals(1), {"views": 2}),
+    (pairings.SameLabel(*(LABELS, LABELS, True)), {"rows": LABELS + 1, "columns": ONES, "own": False}),
+]
 
 
 @pytest.mark.internals
-@pytest.mark.parametrize("record", OTHER_FIELDS)
-def test_a_kind_of_call_depends_on_each_field_of_its_records(record: str) -> None:
-    """A kind of None has no plan."""
-    given, others = OTHER_FIELDS[record]
-    assert {*given._fields} - {*others} == ({"temperature"} if record == "options" else set())
-    field = record.partition(" ")[0].split(".")
-
-    def kind(record: Any) -> Any:
-        if field == [""]:
-            return plans.kind_of(record)
-        if len(field) == 1:
-            return plans.kind_of(CALL._replace(**{field[0]: record}))
-        return plans.kind_of(CALL._replace(pairing=CALL.pairing._replace(positives=record)))
-
-    own = kind(given)
-    assert own == kind(given)
+@pytest.mark.parametrize(("record", "others"), PAIRINGS)
+def test_a_kind_depends_on_each_field_of_a_record(record: Any, others: dict[str, Any]) -> None:
+    assert {*record._fields} == {*others}
+    own = key_of(X, Y, weights=record)
     assert own is not None
+    assert own == key_of(X, Y, weights=record)
     for name, other in others.items():
-        assert kind(given._replace(**{name: other})) != own, name
+        assert key_of(X, Y, weights=record._replace(**{name: other})) != own, name
 
 
 def test_the_same_array_twice_is_another_kind() -> None:
@@ -285,8 +253,8 @@ def test_the_same_array_twice_is_another_kind() -> None:
     for loss, first, second in (*of_embeddings, (by_labels, (labels[0],) * 2, tuple(labels))):
         wanted = [afresh(partial(loss, *given)) for given in (first, second)]
         for order in ((0, 1), (1, 0)):
-            plans.PLANS.clear()
-            for k in order * 2:
+            calls.KINDS.clear()
+            for k in order * 3:
                 assert loss(*(first, second)[k]) == wanted[k]
 
 
@@ -297,8 +265,9 @@ def test_the_temperature_is_looked_at_in_each_call(made: Any) -> None:
     for loss in (pnce.info_nce, pnce.nt_xent):
         temperatures = (0.5, 0.01, 0.001, 0.25)
         wanted = [afresh(partial(loss, x, y, temperature=made(t))) for t in temperatures]
-        plans.PLANS.clear()
-        assert [loss(x, y, temperature=made(t)) for t in temperatures] == wanted
+        calls.KINDS.clear()
+        for _ in range(3):
+            assert [loss(x, y, temperature=made(t)) for t in temperatures] == wanted
         for bad in (0.0, -1.0, float("inf")):
             with pytest.raises(ValueError, match="temperature: expected a finite number greater than 0"):
                 loss(x, y, temperature=made(bad))
@@ -307,23 +276,24 @@ def test_the_temperature_is_looked_at_in_each_call(made: Any) -> None:
 def test_numbers_of_parts_are_told_apart() -> None:
     x, y = tensors(6, 4)
     labels = torch.arange(6) // 2
-    calls: list[Any] = [
+    each: list[Any] = [
         *(partial(pnce.siglip, x, y, logit_scale=9.0, logit_bias=b) for b in (-5.0, -1.0)),
         *(partial(pnce.hcl, x, y, beta=b) for b in (1.0, 0.5)),
         *(partial(pnce.hcl, x, y, temperature=t) for t in (0.5, 0.25)),
         *(partial(pnce.contrastive, x, labels, margin=m, similarity="cosine") for m in (1.0, 0.5)),
         *(partial(pnce.siglip, x, y, logit_scale=s, logit_bias=-5.0) for s in (9.0, 2.0)),
     ]
-    wanted = [afresh(call) for call in calls]
-    plans.PLANS.clear()
-    assert [call() for call in calls + calls] == wanted + wanted
-    assert len({value.item() for value in wanted}) == len(calls) - 2  # three calls are written twice
+    wanted = [afresh(call) for call in each]
+    calls.KINDS.clear()
+    assert [call() for call in each * 3] == wanted * 3
+    assert len({value.item() for value in wanted}) == len(each) - 2  # three calls are written twice
 
 
-def test_what_is_refused_is_refused_with_a_plan_too() -> None:
+def test_what_is_refused_is_refused_by_later_calls_too() -> None:
     x, y = tensors(6, 4)
     loss: Any = pnce.info_nce
-    loss(x, y, block_size=1)
+    for _ in range(3):
+        loss(x, y)
     with pytest.raises(ValueError, match="block_size"):
         loss(x, y, block_size=True)
     with pytest.raises(TypeError, match="symmetric"):
@@ -341,7 +311,7 @@ def test_what_is_refused_is_refused_with_a_plan_too() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_derivatives_of_every_kind(name: str) -> None:
-    """The plan of a call without gradients serves calls with gradients, and those of torch.func."""
+    """After calls without gradients; with gradients, second ones, and those of torch.func."""
     loss, (x, y) = CALLS[name], tensors(6, 4)
 
     def gradients() -> list[Any]:
@@ -359,10 +329,10 @@ def test_derivatives_of_every_kind(name: str) -> None:
 
     ways = [gradients, second, transformed]
     wanted = [afresh(way) for way in ways]
-    plans.PLANS.clear()
+    calls.KINDS.clear()
     with torch.no_grad():
         loss(x, y)
-    for way, numbers in zip(ways, wanted, strict=True):
+    for way, numbers in zip(ways * 3, wanted * 3, strict=True):
         for got, number in zip(way(), numbers, strict=True):
             assert number is got or torch.equal(got, number)
 
@@ -383,8 +353,8 @@ def test_an_array_on_a_tape_beside_others() -> None:
         lambda: pnce.value_and_grad(lambda a: pnce.supcon(a, np.arange(6) % 2, weights=np.arange(1.0, 7.0)))(x),
     ]
     wanted = [afresh(function) for function in functions]
-    plans.PLANS.clear()
-    for call, numbers in zip(functions * 2, wanted * 2, strict=True):
+    calls.KINDS.clear()
+    for call, numbers in zip(functions * 3, wanted * 3, strict=True):
         found = call()
         flat, others = (np.concatenate([np.ravel(z) for z in nested(part)]) for part in (found, numbers))
         np.testing.assert_array_equal(flat, others)
@@ -398,41 +368,59 @@ def nested(parts: Any) -> Iterator[Any]:
         yield parts
 
 
-def test_derivatives_on_the_tape_share_a_plan() -> None:
+def test_second_derivatives_on_the_tape_are_those_of_a_first_call() -> None:
     x, y = np.random.default_rng(0).normal(size=(2, 8, 4))
 
     def norm(x: Any, y: Any) -> Any:
         return pnce.value_and_grad(lambda x: pnce.info_nce(x, y, temperature=0.5) ** 2)(x)[1].sum()
 
-    first = pnce.grad(pnce.info_nce)(x, y, temperature=0.5)
-    assert len(plans.PLANS) == 1
+    first, second = pnce.grad(pnce.info_nce)(x, y, temperature=0.5), pnce.grad(norm)(x, y)
     for _ in range(3):
         np.testing.assert_array_equal(pnce.grad(pnce.info_nce)(x, y, temperature=0.5), first)
-    assert len(plans.PLANS) == 1
-    plans.PLANS.clear()
-    second = pnce.grad(norm)(x, y)
-    kept = len(plans.PLANS)
-    np.testing.assert_allclose(pnce.grad(norm)(x, y), second, rtol=1e-12)
-    assert len(plans.PLANS) == kept > 0
+        np.testing.assert_array_equal(pnce.grad(norm)(x, y), second)
 
 
-def test_explain_is_of_a_call_with_a_plan_too() -> None:
+def test_a_backward_pass_may_be_repeated_and_differentiated() -> None:
+    """With what the program kept, and by the loss itself."""
+    x, y = tensors(6, 4)
+
+    def passes() -> list[Any]:
+        value = pnce.info_nce(x, y, temperature=0.5, reduction="none")
+        found = [torch.autograd.grad(value, (x, y), c * torch.ones(6), retain_graph=True) for c in (1.0, 3.0, 1.0)]
+        (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+        return [z for pair in found for z in pair] + [slope, *torch.autograd.grad((slope**2).sum(), (x, y))]
+
+    wanted = afresh(passes)
+    for _ in range(3):
+        for got, number in zip(passes(), wanted, strict=True):
+            torch.testing.assert_close(got, number, rtol=0.0, atol=0.0)
+
+
+def test_calls_that_warn_warn_each_time() -> None:
+    x, y = tensors(6, 4)
+    for _ in range(4):
+        with pytest.warns(UserWarning, match="logarithm"):
+            pnce.clip(x, y, logit_scale=np.log(100.0))
+
+
+def test_explain_is_of_calls_by_programs_too() -> None:
     x, y = tensors(6, 4)
     wanted = pnce.explain(pnce.info_nce, x, y)
-    pnce.info_nce(x, y)
+    for _ in range(3):
+        pnce.info_nce(x, y)
     assert pnce.explain(pnce.info_nce, x, y) == wanted
 
 
-def test_plans_are_bounded() -> None:
+def test_kinds_are_bounded() -> None:
     for n in range(2, MOST + 20):
         pnce.info_nce(*(z.detach().numpy()[:, :2] for z in tensors(n, 2)))
-    assert len(plans.PLANS) <= MOST
+    assert len(calls.KINDS) <= MOST
 
 
-def test_threads_share_plans() -> None:
+def test_threads_share_programs() -> None:
     given = [tensors(n, 4, seed=k) for k, n in enumerate((5, 6, 7, 5))]
     wanted = [pnce.nt_xent(*pair).item() for pair in given]
-    plans.PLANS.clear()
+    calls.KINDS.clear()
     failed: list[int] = []
 
     def work(k: int) -> None:

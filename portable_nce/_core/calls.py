@@ -1,0 +1,303 @@
+"""Calls of losses that are programs: from the third call of a kind on, only recorded array operations run.
+
+The kind of a call is everything on which its operations depend, except the entries of arrays: function, options, which
+arrays are the same, and what an adapter says of them. The first call of a kind runs as it is written. The second is
+recorded as well, and the program is kept if its results are those of the call, bit for bit. A later call whose entries
+fail a guard runs as it is written, and a further program is recorded.
+
+Calls that something observes (a compiler, a transform, `explain`), calls of ranks and of functions of users, and higher
+derivatives run as they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
+from types import FunctionType
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from .autodiff import stop_gradient, value_and_grad
+from .checks import all_entries, explained, readable_entry
+from .equality import EqualByContents, is_fixed
+from .namespace import is_array, is_compiling, is_number, namespace_of
+from .notes import listens
+from .programs import GuardError, Program
+from .protocol import Array
+from .registry import adapter_of
+from .tracing import is_tracing, traced
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+MOST, MOST_PROGRAMS = 512, 4
+"""Largest numbers of kinds, and of programs of one kind, which differ in the answers of their guards."""
+
+KINDS: dict[Hashable, Kind] = {}
+"""At most `MOST` kinds of calls."""
+
+enabled = True
+"""Whether calls may be programs."""
+
+
+def programmed(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Function of arrays whose calls may be programs, and that raises helpful errors for arguments that do not fit."""
+
+    @wraps(function)
+    def call(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        if is_compiling() or is_tracing() or listens() or not enabled:
+            return function(*args, **options)
+        found = _kind_of(function, args, options)
+        if found is None:
+            return function(*args, **options)
+        key, arrays, states = found
+        kind = KINDS.get(key)
+        if kind is None:
+            if len(KINDS) >= MOST:
+                KINDS.clear()
+            KINDS[key] = kind = Kind(function, args, options, arrays, states)
+        result: Result = kind(arrays)
+        return result
+
+    return explained(call)
+
+
+class _NoKindError(Exception):
+    """An argument that no program has."""
+
+
+_FIXED = frozenset({str, bool, type(None)})
+_ways: dict[type, str] = {}
+
+
+def _way(x: Any) -> str:
+    """How an argument enters the kind of a call."""
+    if is_number(x):
+        return "number"
+    if is_array(x):
+        return "array"
+    if type(x) in {list, tuple}:
+        return "sequence"
+    return "record" if isinstance(x, EqualByContents) and type(x).__module__.startswith(_PACKAGE) else "other"
+
+
+def _describe(x: Any, facts: list[Any], arrays: list[Array]) -> None:
+    """Append the facts of an argument, and its arrays; of each array that occurs several times, only the first."""
+    kind = type(x)
+    if kind in _FIXED:
+        facts += (x, kind)
+        return
+    way = _ways.get(kind)
+    if way is None:
+        way = _ways[kind] = _way(x)
+    if way == "array":
+        _describe_array(x, facts, arrays)
+        return
+    facts.append(kind)
+    if way == "number":
+        facts.append(x or repr(x))  # 0.0 == -0.0
+    elif way == "sequence":
+        facts.append(len(x))
+        for item in x:
+            _describe(item, facts, arrays)
+    elif way == "record":
+        for item in x._contents():  # noqa: SLF001  (a type of this package)
+            _describe(item, facts, arrays)
+    elif isinstance(x, FunctionType) and is_fixed(x):
+        facts.append(x)
+    else:
+        raise _NoKindError
+
+
+def _describe_array(x: Array, facts: list[Any], arrays: list[Array]) -> None:
+    for k, other in enumerate(arrays):
+        if other is x:
+            facts.append(k)
+            return
+    facts.append(len(arrays))
+    arrays.append(x)
+
+
+_PACKAGE = __name__.removesuffix("_core.calls")
+
+
+def _kind_of(
+    function: Any, args: Sequence[Any], options: dict[str, Any]
+) -> tuple[Hashable, list[Array], tuple[int, ...]] | None:
+    """Key of the kind of a call, its arrays, and their states; None if it cannot be a program."""
+    facts: list[Any] = [function, len(args)]
+    arrays: list[Array] = []
+    try:
+        for x in args:
+            _describe(x, facts, arrays)
+        for name, x in options.items():
+            facts.append(name)
+            _describe(x, facts, arrays)
+        if not arrays:
+            return None
+        adapter = adapter_of(arrays[0])
+        observed = adapter.observed(tuple(arrays)) if adapter.mode == "eager" else None
+        if observed is None:
+            return None
+        key = (adapter, observed, *facts)
+        hash(key)
+    except (_NoKindError, AttributeError, TypeError, ValueError):  # the call raises a better error
+        return None
+    return key, arrays, observed[1]
+
+
+def _mapped(x: Any, function: Callable[[Any], Any]) -> Any:
+    """Argument with a function applied to its arrays, or to the places of arrays."""
+    way = "array" if type(x) is _Place else _ways.get(type(x))
+    if way == "array":
+        return function(x)
+    if way == "sequence":
+        return type(x)([_mapped(item, function) for item in x])
+    if way == "record":
+        items = [(name, getattr(x, name)) for name in x._fields]
+        changed = {name: new for name, item in items if (new := _mapped(item, function)) is not item}
+        return x._replace(**changed) if changed else x
+    return x
+
+
+class _Place(NamedTuple):
+    """Place of an array in a call."""
+
+    number: int
+
+
+class Kind:
+    """Calls of one kind, and their programs."""
+
+    __slots__ = (
+        "adapter",
+        "args",
+        "function",
+        "has_occurred",
+        "is_refused",
+        "options",
+        "order",
+        "place",
+        "programs",
+        "states",
+    )
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        options: dict[str, Any],
+        arrays: Sequence[Array],
+        states: tuple[int, ...],
+    ) -> None:
+        def place(x: Array) -> _Place:
+            return _Place(next(k for k, y in enumerate(arrays) if y is x))
+
+        self.function, self.states, self.adapter = function, states, adapter_of(arrays[0])
+        self.args = [_mapped(x, place) for x in args]
+        self.options = {name: _mapped(x, place) for name, x in options.items()}
+        self.programs: list[tuple[Program, Callable[..., tuple[Array, ...]]]] = []
+        self.has_occurred = self.is_refused = False
+        self.order = sorted(range(len(arrays)), key=lambda k: -states[k])
+        self.place = [self.order.index(k) for k in range(len(arrays))]
+
+    def __call__(self, arrays: Sequence[Array]) -> Any:
+        """Result of a call, by a program if one applies."""
+        with self.adapter.full_precision(arrays[0]):
+            for k, (program, bound) in enumerate(self.programs):
+                try:
+                    if any(self.states):
+                        (result,) = bound(_Run(self, program), *[arrays[k] for k in self.order])
+                    else:
+                        result = program.forward(*arrays)[0]
+                except GuardError:
+                    continue
+                if k:
+                    self.programs[:] = [self.programs[k], *self.programs[:k], *self.programs[k + 1 :]]
+                return result
+        taken = [self._taken(x, state) for x, state in zip(arrays, self.states, strict=True)]
+        result = self.as_written(taken)
+        if self.has_occurred and not self.is_refused and len(self.programs) < MOST_PROGRAMS:
+            self.record(arrays, result)
+        self.has_occurred = True
+        return result
+
+    @staticmethod
+    def _taken(x: Array, state: int) -> Array:
+        """Array whose cotangents in this call are added before they leave it, as those of a program are."""
+        return namespace_of(x).reshape(x, tuple(x.shape)) if state == VARIES else x
+
+    def as_written(self, arrays: Sequence[Array]) -> Any:
+        """Result of the function itself."""
+
+        def array(place: _Place) -> Array:
+            return arrays[place.number]
+
+        args = [_mapped(x, array) for x in self.args]
+        return self.function(*args, **{name: _mapped(x, array) for name, x in self.options.items()})
+
+    def record(self, arrays: Sequence[Array], result: Array) -> None:
+        """Keep a program if it gives the result of the function itself."""
+        plain: list[Any] = [x.__recorded__ if hasattr(x, "__recorded__") else stop_gradient(x) for x in arrays]
+        program = traced(lambda *arrays: self.as_written(arrays), plain, self.states)
+        if program is None or not _are_equal(program.forward(*plain)[0], result):
+            self.is_refused = True
+        else:
+            self.programs.insert(0, (program, self.adapter.custom_vjp(_forth, _back, kept=program.n_kept)))
+
+    def pulled(self, arrays: Sequence[Array], cotangent: Array) -> Sequence[Array]:
+        """Cotangents of the arrays that need one, by differentiating the function itself."""
+        taken = [k for k, state in enumerate(self.states) if state]
+        varying = [k for k in self.order if self.states[k] == VARIES]
+
+        def product(*values: Array) -> Array:
+            given = dict(zip(taken, values, strict=True))
+            result = self.as_written([given.get(k, x) for k, x in enumerate(arrays)])
+            return namespace_of(result).sum(result * cotangent)
+
+        of_varying = value_and_grad(product, argnums=tuple([taken.index(k) for k in varying]))
+        gradients: Sequence[Array] = of_varying(*[arrays[k] for k in taken])[1]
+        return gradients
+
+
+VARIES = 2
+"""State of an array that needs a gradient."""
+
+
+class _Run:
+    """A run of a program, with the numbers that its pullback needs."""
+
+    __slots__ = ("kind", "numbers", "program")
+
+    def __init__(self, kind: Kind, program: Program) -> None:
+        self.kind, self.program, self.numbers = kind, program, ()
+
+
+def _forth(run: _Run, *ordered: Array) -> tuple[Array, ...]:
+    result, kept, run.numbers = run.program.forward(*[ordered[k] for k in run.kind.place])
+    return (result, *kept)
+
+
+def _back(
+    run: _Run, ordered: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
+) -> Sequence[Array | None]:
+    kind, program, (cotangent,) = run.kind, run.program, cotangents
+    arrays, is_whole = [ordered[k] for k in kind.place], len(outputs) == 1 + program.n_kept
+    if is_whole and program.backward is not None and kind.adapter.is_plain((*ordered, *outputs, cotangent)):
+        try:
+            found = program.backward(arrays, outputs[0], outputs[1:], run.numbers, cotangent)
+        except GuardError:
+            pass
+        else:
+            return [found[k] for k in kind.order if kind.states[k] == VARIES]
+    return kind.pulled(arrays, cotangent)
+
+
+def _are_equal(found: Array, wanted: Array) -> bool:
+    """Whether two results are equal where they can be read; NaN equals itself."""
+    plain: Any = getattr(wanted, "__recorded__", wanted)
+    wanted = stop_gradient(plain)
+    xp = namespace_of(wanted)
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return False
+    same = xp.logical_or(found == wanted, xp.logical_and(found != found, wanted != wanted))  # noqa: PLR0124  (NaN)
+    return readable_entry(xp.reshape(xp.all(same), ()), all_entries) in {None, 1.0}
