@@ -242,7 +242,11 @@ class Kind:
         if program is None or not _are_equal(program.forward(*plain)[0], result):
             self.is_refused = True
         else:
-            self.programs.insert(0, (program, self.adapter.custom_vjp(_forth, _back, kept=program.n_kept)))
+            bound = self.adapter.custom_vjp(_forth, _back, kept=program.n_kept)
+            if program.backward is None:  # the result depends on no array that needs a gradient
+                differentiated, stop = bound, self.adapter.stop_gradient
+                bound = lambda run, *arrays: tuple(map(stop, differentiated(run, *arrays)))  # noqa: E731
+            self.programs.insert(0, (program, bound))
 
     def pulled(self, arrays: Sequence[Array], cotangent: Array) -> Sequence[Array]:
         """Cotangents of the arrays that need one, by differentiating the function itself."""

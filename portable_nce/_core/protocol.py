@@ -304,7 +304,6 @@ class Adapter(Differentiation, Protocol):
         """Return whether `in_wide` computes with more digits than arrays like `x` have."""
         ...
 
-    @kernel()
     def in_wide(
         self,
         function: Callable[..., Any],

@@ -16,7 +16,7 @@ from operator import attrgetter, itemgetter
 from threading import local
 from typing import Any, NoReturn
 
-from .namespace import is_array, namespace_of, namespaces
+from .namespace import is_array, is_number, namespace_of, namespaces
 from .programs import GuardError, Instruction, Program, Recorded, compiled
 from .protocol import KERNELS, Array, Namespace
 from .registry import adapter_of, adapters, recorder
@@ -68,6 +68,7 @@ def traced(function: Callable[..., Array], arrays: Sequence[Array], states: Sequ
             given = trace.new_value(namespace_of(result.value).ones_like(result.value))
             cotangent = given.slot
             cotangents = [None if g is None else trace.slot(g) for g in pull(given)]
+            cotangent = None if cotangents.count(None) == len(cotangents) else cotangent
         if not trace.constants.keys().isdisjoint({output, *cotangents}):
             return None  # callers may write into results
         facts = trace.values, trace.constants, trace.numbers, trace.large
@@ -122,7 +123,7 @@ class _Trace:
             return value.slot
         if type(value) in {list, tuple} and any(isinstance(x, _Traced) for x in value):
             return int(self.record(0, _as_list if type(value) is list else _as_tuple, *value).slot)
-        if is_array(value):
+        if is_array(value) and not (isinstance(value, type) or is_number(value)):  # np.float32 has a shape
             raise NotTraceableError("an array that is not an argument")
         key = type(value), repr(value)
         if key not in self.literals:
