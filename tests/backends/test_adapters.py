@@ -152,8 +152,7 @@ def test_sums_of_rows_and_columns_are_exact_to_some_roundings(
         found = np.asarray(adapter_of(ours).sum_along(ours, axis))
         assert found.shape == (shape[1 - axis],)
         assert found.dtype == np.float32
-        rtol = 3e-6 if max(shape) > 10_000 else 1.5e-6
-        np.testing.assert_allclose(found, x.astype(np.float64).sum(axis=axis), rtol=rtol)
+        np.testing.assert_allclose(found, x.astype(np.float64).sum(axis=axis), rtol=3e-6)
 
 
 def test_an_infinite_entry_stays_in_its_row_of_a_sum() -> None:
@@ -186,7 +185,7 @@ def test_steps_of_masked_tiles_are_what_they_say(asarray: Callable[[Any], Any], 
 
     if not recorded:
         for found, expected in zip(steps(asarray(factor)), wanted, strict=True):
-            np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
+            np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6, atol=1e-6)  # some round once
         return
     live = np.isfinite(x + y)
     x, y = np.where(live, x, 0.0), np.where(live, y, 0.0)
