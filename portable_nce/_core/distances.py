@@ -60,7 +60,7 @@ class Near(NamedTuple):
 
     `exact`: whether products of the pullback need the digits of float64. `apart`: whether the tile is small or products
     would overflow, so that the caller computes all pairs from differences. `unit` (1, 1): of rows times it are the
-    squares.
+    squares. `own`: whether the rows are the columns, so that pairs on the diagonal are near, and are known.
     """
 
     rows: Array | None = None
@@ -68,6 +68,7 @@ class Near(NamedTuple):
     exact: bool = False
     apart: bool = False
     unit: Array | None = None
+    own: bool = False
 
 
 def negative_squares(x: Array, y: Array, *, scaled: bool = False) -> tuple[Array, Near]:
@@ -94,11 +95,14 @@ def negative_squares(x: Array, y: Array, *, scaled: bool = False) -> tuple[Array
 def _with_near(xp: Namespace, x: Array, y: Array, of_x: Array, of_y: Array) -> tuple[Array, Near]:
     """Squares of plain rows, with these squared lengths from the centre."""
     adapter = adapter_of(x)
-    squares = _products(x, y, zeroed=False)
+    squares, own, count = _products(x, y, zeroed=False), x is y, x.shape[0]
+    if own:
+        squares = adapter.fill_diagonal(squares, 0, 0, count, -math.inf)
     part = _NEAR if adapter.is_widened(x) else _NEAR_OF_DOUBLE
     nearest = readable_entry(xp.max(squares, axis=1) + part * (of_x + xp.max(of_y)), largest)
+    squares = adapter.fill_diagonal(squares, 0, 0, count, 0.0) if own else squares
     if nearest is not None and nearest < 0:
-        return squares, Near()
+        return squares, Near(own=own)
     sums = of_x[:, None] + of_y[None, :]
     rows, columns = adapter.places(squares > sums * -part)
     if adapter.is_widened(x) and rows.shape[0] > _MOST_PAIRS * x.shape[0] * y.shape[0]:
@@ -135,6 +139,8 @@ def pull_squares(
     """
     adapter, xp, (places, others) = adapter_of(cotangent), namespace_of(cotangent), near[:2]
     of_pairs = None
+    if near.own:  # equal rows
+        cotangent = adapter.fill_diagonal(cotangent, 0, 0, cotangent.shape[0], 0.0)
     if not (places is None or others is None or is_empty(places)):
         if adapter.is_plain((cotangent,)):
             of_pairs = cotangent[places, others]
