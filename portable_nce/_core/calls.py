@@ -77,7 +77,8 @@ def _way(x: Any) -> str:
         return "array"
     if type(x) in {list, tuple}:
         return "sequence"
-    return "record" if isinstance(x, EqualByContents) and type(x).__module__.startswith(_PACKAGE) else "other"
+    named = isinstance(x, EqualByContents) or (isinstance(x, tuple) and hasattr(x, "_fields"))
+    return "record" if named and type(x).__module__.startswith(_PACKAGE) else "other"
 
 
 def _describe(x: Any, facts: list[Any], arrays: list[Array]) -> None:
@@ -100,8 +101,8 @@ def _describe(x: Any, facts: list[Any], arrays: list[Array]) -> None:
         for item in x:
             _describe(item, facts, arrays)
     elif way == "record":
-        for item in x._contents():  # noqa: SLF001  (a type of this package)
-            _describe(item, facts, arrays)
+        for name in x._fields:  # noqa: SLF001  (a type of this package)
+            _describe(getattr(x, name), facts, arrays)
     elif isinstance(x, FunctionType) and is_fixed(x):
         facts.append(x)
     else:
