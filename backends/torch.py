@@ -591,7 +591,7 @@ class TorchAdapter(Defaults):
         return torch.addcmul(x, y, z, out=x)
 
     def times_in_place(self, x: Any, y: Any) -> Any:
-        return x * y if _is_observed((x, y)) else x.mul_(y)
+        return x * y if _is_observed((x, y) if isinstance(y, torch.Tensor) else (x,)) else x.mul_(y)
 
     def where_in_place(self, condition: Any, x: Any, value: float) -> Any:
         if x.device.type == "cpu" or _is_observed((x,)):

@@ -167,8 +167,8 @@ class Adapter(Differentiation, Protocol):
         """Return ``x + y * z``; `x` and `y` have one shape, and may be overwritten unless `y` is boolean."""
 
     @kernel
-    def times_in_place(self, x: Array, y: Array) -> Array:
-        """Return ``x * y``, which has the shape of `x`; `x` may be overwritten."""
+    def times_in_place(self, x: Array, y: Array | float) -> Array:
+        """Return ``x * y``, which has the shape of `x`; `x` may be overwritten, also if `y` is `x`."""
         ...
 
     @kernel

@@ -30,10 +30,11 @@ from ..objectives.base import Objective
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel, takes_products
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
-from .families import FamilySpec, PairsSpec, SoftmaxSpec
+from .families import FamilySpec, SoftmaxSpec
 from .fusing import is_fusible
 from .inputs import Arrays, Inputs, number_of_varying
 from .operands import SourceDtypes, operands_of
+from .pair_terms import PairsSpec
 from .products import absence
 from .replay import replayed
 from .reweighted import ReweightedSpec
@@ -207,6 +208,11 @@ class ScoreMatrix(NamedTuple):
     def transposed_scores(self) -> ScoreMatrix:
         """The transposed scores of a square matrix, with the pairing not transposed."""
         return self.transposed()._replace(pairing=self.pairing, mask=self.mask)
+
+    def is_one_block_of(self, prepared: Prepared) -> bool:
+        """Whether a sweep over this matrix has a single block of rows."""
+        block = prepared.spec.sizes.of(*self.shape).block
+        return not isinstance(block, tuple) and is_positive(block - self.shape[0] + 1)
 
     def is_one_block(self) -> bool:
         """Whether every sweep has a single block of rows."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import portable_nce as pnce
 from portable_nce import bounds, density, from_scores
 from portable_nce.backends import torch_namespace
 
@@ -90,3 +91,9 @@ def test_passes_of_a_density(name: str) -> None:
     loss, number = OF_NOISE[name]
     found = passes(loss, _made(ROWS), _made(ROWS, ROWS))
     assert found.total() == number, found
+
+
+def test_means_over_positives_and_over_negatives_take_three_products() -> None:
+    labels, options = torch.arange(ROWS) // 4, {"average": "nonzero", "balance": True}
+    found = passes(lambda x: pnce.contrastive(x, labels, **options), _made(ROWS, 16))  # type: ignore[arg-type]
+    assert found["mm"] == 3
