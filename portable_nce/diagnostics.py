@@ -31,10 +31,12 @@ from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propaga
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
+from ._execution.inputs import Inputs
 from ._execution.live import counted_by, zeroed
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
+from ._execution.sets import OnePositive
 from .from_scores import ScorePairs, enter_scores
 from .objectives.softmax import EVERY_INFO_NCE
 from .pairings import Members, Pairing, Tile, of_positives
@@ -573,8 +575,10 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             raise ValueError("key: expected embeddings, got None; scores come without a similarity, queries with keys")
         xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights, weighted=False)
         x = stop_gradient(upcast(xp, scores))
-        measure = _of_one(measure, pairing)
-        values, counted = measure(x, Members(*matrix_of_scores(x, pairing, mask).sets()), k)
+        measure, matrix = _of_one(measure, pairing), matrix_of_scores(x, pairing, mask)
+        known = matrix.one_positive()
+        members = Members(*matrix.sets()) if known is None else OnePositive.of(Inputs((x,), **known))
+        values, counted = measure(x, members, k)
     else:
         similarity = "cosine" if similarity is None else similarity
         xp, (x, y, positives, mask, weights) = common_namespace(
@@ -617,28 +621,32 @@ def _of_one(measure: Measure, pairing: Pairing) -> Measure:
     return _is_ahead if measure is _share_found and pairing.one_per_row else measure
 
 
-def _number_ahead(scores: Array, members: Members) -> tuple[Array, Array]:
+def _number_ahead(scores: Array, members: Members | OnePositive) -> tuple[Array, Array]:
     """Number of negatives that reach the best positive of each row, NaN included; and the mask of rows with one."""
+    if isinstance(members, OnePositive):
+        xp, best = namespace_of(scores), members.scores(scores)
+        behind = adapter_of(scores).count_along(xp.less(scores, best[:, None]), 1, scores.dtype)
+        return (scores.shape[1] - 1) - behind, best != -math.inf  # a score does not reach itself
     xp, (own, negatives) = namespace_of(scores), members[:2]
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
     ahead = xp.logical_and(negatives, xp.logical_not(xp.less(scores, best)))
     return xp.sum(xp.astype(ahead, scores.dtype), axis=1), xp.reshape(best, (-1,)) != -math.inf
 
 
-def _is_ahead(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+def _is_ahead(scores: Array, members: Members | OnePositive, k: int) -> tuple[Array, Array]:
     """1 if fewer than k negatives reach the best positive, else 0; and the mask of rows with a positive."""
     ahead, counted = _number_ahead(scores, members)
     return namespace_of(scores).astype(ahead < min(k, scores.shape[1]), scores.dtype), counted
 
 
-def _reciprocal_rank(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+def _reciprocal_rank(scores: Array, members: Members | OnePositive, k: int) -> tuple[Array, Array]:
     """Inverse of the rank of the best positive; and the mask of rows with a positive."""
     del k
     ahead, counted = _number_ahead(scores, members)
     return 1.0 / (1.0 + ahead), counted
 
 
-def _share_found(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+def _share_found(scores: Array, members: Any, k: int) -> tuple[Array, Array]:
     """Share of positives with fewer than k other scores at or above them; and the mask of rows with a positive."""
     xp, (own, negatives) = namespace_of(scores), members[:2]
     own = xp.logical_and(own, xp.not_equal(scores, -math.inf))

@@ -362,7 +362,7 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix, reduction: Reduction) -> 
     margin = _per_row(matrix, margin=objective.margin)
     matrix = matrix.with_operands()
     columns = measured(matrix, Mined(objective.mining))
-    positive, negative = (matrix.gather(namespace_of(x).where(x < 0, 0, x)) for x in columns)
+    positive, negative = matrix.gather(*[namespace_of(x).where(x < 0, 0, x) for x in columns])
     ((positive, negative, margin, chosen),) = lift_to_tape((positive, negative, margin, columns[0]))
     xp = namespace_of(positive)
     counted = chosen >= 0
