@@ -126,13 +126,24 @@ def effective_sample_size(
     dtype = matrix.dtype
     matrix = upcast(xp, matrix)
     weights = row_weights(xp, weights, matrix.shape[0], matrix)
-    _, negatives = matrix_of_scores(matrix, pairing, mask).sets()
-    sums, terms = exponentials(xp, matrix, negatives)
-    squares = xp.sum(terms * terms, axis=1)
+    whole = matrix_of_scores(matrix, pairing, mask)
+    known = whole.one_positive()
+    if known is None:
+        negatives = xp.where(whole.sets()[1], matrix, -math.inf)
+    else:
+        negatives = OnePositive.of(Inputs((matrix,), **known)).negatives(matrix)
+    found = adapter_of(negatives).softmax(negatives)
+    if found is None:
+        sums, terms = exponentials(xp, negatives, negatives != -math.inf)
+        total = sums.total
+    else:
+        terms = found[2]
+        total = xp.ones_like(terms[:, 0])
+    squares = adapter_of(terms).row_dots(terms, terms)
     counted = squares != 0
-    size = sums.total * sums.total / xp.where(counted, squares, xp.ones_like(squares))
+    size = total * total / xp.where(counted, squares, xp.ones_like(squares))
     if normalized:
-        number = xp.sum(xp.astype(xp.logical_and(negatives, matrix != -math.inf), matrix.dtype), axis=1)
+        number = adapter_of(negatives).count_along(negatives != -math.inf, 1, matrix.dtype)
         size = size / xp.where(number > 0, number, xp.ones_like(number))
     return finish(xp, Reduction(reduction, weights).of_values(size, counted), dtype, reduction)
 

@@ -118,8 +118,9 @@ def _twice(xp: Namespace, t: Array) -> Array:
 
 def _sigmoid_slope(xp: Namespace, t: Array) -> Array:
     """``σ(t) σ(-t)``, which does not cancel on either side."""
-    small = sigmoid(xp, -xp.abs(t))
-    return small * (1.0 - small)
+    times = adapter_of(t).times_in_place
+    small = sigmoid(xp, times(xp.abs(t), -1.0))
+    return times(1.0 - small, small)
 
 
 def _is_infinite(xp: Namespace, t: Array) -> Array:
