@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._call import same_width
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
+    all_entries,
     check_block_size,
     check_bool,
     check_choice,
@@ -19,6 +20,8 @@ from ._core.checks import (
     check_whole_number,
     explained,
     indices_of,
+    least,
+    readable_entry,
     row_weights,
     shape_of,
 )
@@ -659,13 +662,16 @@ def _reciprocal_rank(scores: Array, members: Members | OnePositive, k: int) -> t
 
 def _share_found(scores: Array, members: Any, k: int) -> tuple[Array, Array]:
     """Share of positives with fewer than k other scores at or above them; and the mask of rows with a positive."""
-    xp, (own, negatives) = namespace_of(scores), members[:2]
-    own = xp.logical_and(own, xp.not_equal(scores, -math.inf))
+    xp, (own, negatives), candidates = namespace_of(scores), members[:2], scores
+    taken, low = xp.logical_or(own, negatives), readable_entry(scores, least)
+    if not readable_entry(taken, all_entries):
+        candidates = xp.where(taken, scores, -math.inf)
+    if low is None or not low > -math.inf:
+        own = xp.logical_and(own, xp.not_equal(scores, -math.inf))
     result = own
     if k < scores.shape[1]:
-        candidates = xp.where(xp.logical_or(own, negatives), scores, -math.inf)
         result = xp.logical_and(own, scores > highest(candidates, k + 1)[0][:, k:])
-    result, number = (xp.sum(xp.astype(x, scores.dtype), axis=1) for x in (result, own))
+    result, number = (adapter_of(scores).count_along(x, 1, scores.dtype) for x in (result, own))
     return result / xp.where(number > 0, number, xp.ones_like(number)), number > 0
 
 

@@ -221,6 +221,14 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    @kernel
+    def highest_of_rows(self, x: Array, count: int) -> Array | None:
+        """Return the columns of the `count` largest entries of each row, descending, equal ones in order of columns.
+
+        `x` is constant and holds no NaN. None for the core's passes, one for each of the `count`.
+        """
+        ...
+
     def has_half_products(self, x: Array) -> bool:
         """Return whether 16-bit products may be faster than float32 products for arrays like `x`."""
         ...

@@ -159,6 +159,9 @@ def _first_places(scores: Array, count: int) -> Array:
     """Columns of the highest scores of each row, the first of equal ones; -1 for a score of -inf."""
     xp = namespace_of(scores)
     scores = _without_nan(scores)
+    places = adapter_of(scores).highest_of_rows(scores, count)
+    if places is not None:
+        return xp.where(entries_at(scores, places) == -math.inf, -1, places)
     if count > _MOST_PASSES:
         places = xp.argsort(-scores, axis=1, stable=True)[:, :count]
         return xp.where(entries_at(scores, places) == -math.inf, -1, places)
