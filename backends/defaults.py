@@ -146,6 +146,9 @@ class Defaults:
     def order_of_rows(self, x: Array) -> Array:
         return self._space(x).argsort(x, axis=1, stable=True)
 
+    def highest_of_rows(self, x: Array, count: int) -> Array | None:
+        return None
+
     def has_half_products(self, x: Array) -> bool:
         return False
 

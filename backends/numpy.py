@@ -91,6 +91,15 @@ class NumpyAdapter(TapeAdapter):
         _add_rows(x, numbers, rows)
         return x
 
+    def add_columns(self, x: Any, columns: Any, values: Any) -> Any:
+        few = columns.shape[1] <= 2  # noqa: PLR2004  (sums of more entries take float64)
+        if not few or any(hasattr(z, "__recorded__") for z in (x, columns, values)):
+            return super().add_columns(x, columns, values)
+        rows = np.arange(x.shape[0])
+        for column, value in zip(columns.T, values.T, strict=True):
+            x[rows, column] += value
+        return x
+
     def clipped(self, x: Any, low: float, high: float) -> Any:
         if hasattr(x, "__recorded__"):
             return super().clipped(x, low, high)

@@ -65,6 +65,13 @@ def _has_fast_float64(index: int) -> bool:
     return torch.cuda.get_device_capability(index) in {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 
 
+def _ordered_integers(x: Any) -> Any:
+    """Integers in the order of float32 numbers, with 32 zero bits behind."""
+    bits = (x + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0
+    bits = bits.bitwise_xor_((bits >> 31).bitwise_and_(0x7FFFFFFF))
+    return bits.to(torch.int64).bitwise_left_shift_(32)
+
+
 def _is_observed(tensors: Arrays) -> bool:
     """Whether a compiler, a tracer, autograd or a transform must see standard operations on these tensors."""
     if torch.compiler.is_compiling() or is_traced():
@@ -596,7 +603,7 @@ class TorchAdapter(Defaults):
         return torch.addcmul(x, y, z, out=x)
 
     def times_in_place(self, x: Any, y: Any) -> Any:
-        return x * y if _is_observed((x, y)) else x.mul_(y)
+        return x * y if _is_observed((x, y) if isinstance(y, torch.Tensor) else (x,)) else x.mul_(y)
 
     def where_in_place(self, condition: Any, x: Any, value: float) -> Any:
         if x.device.type == "cpu" or _is_observed((x,)):
@@ -720,12 +727,17 @@ class TorchAdapter(Defaults):
     def order_of_rows(self, x: Any) -> Any:
         if x.device.type != "cpu" or x.dtype != torch.float32 or _is_observed((x,)):
             return torch.argsort(x, dim=1, stable=True)
-        # Numbers as integers in the same order, and the columns behind them: half the time of a stable sort of floats.
-        bits = (x + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0
-        bits = bits.bitwise_xor_((bits >> 31).bitwise_and_(0x7FFFFFFF))
-        keys = bits.to(torch.int64).bitwise_left_shift_(32)
+        keys = _ordered_integers(x)  # and the columns behind them: half the time of a stable sort of floats
         keys |= torch.arange(x.shape[1])
         return torch.sort(keys, dim=1)[0].bitwise_and_(0xFFFFFFFF)
+
+    def highest_of_rows(self, x: Any, count: int) -> Any:
+        if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling() or not is_plain((x,)):
+            return None
+        last = x.shape[1] - 1
+        keys = _ordered_integers(x)  # `topk` of floats has no order of equal ones
+        keys |= torch.arange(last, -1, -1)
+        return (torch.topk(keys, count, dim=1)[0].bitwise_and_(0xFFFFFFFF)).neg_().add_(last)
 
     def obstacle_to_fusing(self, x: Any) -> str | None:
         if x.device.type not in self.fused_devices:

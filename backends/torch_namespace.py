@@ -105,6 +105,13 @@ def any_along(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     return compat.any(x, axis=axis, keepdims=keepdims)
 
 
+def all_along(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """`all` along an axis, or of all entries."""
+    if x.dtype == torch.bool and _is_open(x):
+        return torch.amin(x.view(torch.uint8), dim=() if axis is None else axis, keepdim=keepdims).view(torch.bool)
+    return compat.all(x, axis=axis, keepdims=keepdims)
+
+
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """`astype`, from booleans by way of bytes."""
     if x.dtype == torch.bool and dtype != torch.bool and device is None and _is_open(x):
@@ -236,7 +243,14 @@ _LEAST = -87.0
 
 def _completed() -> Any:
     made = ModuleType(compat.__name__)
-    own = {"any": any_along, "astype": astype, "cumulative_sum": cumulative_sum, "exp": exp, "full": full}
+    own = {
+        "all": all_along,
+        "any": any_along,
+        "astype": astype,
+        "cumulative_sum": cumulative_sum,
+        "exp": exp,
+        "full": full,
+    }
     vars(made).update({**vars(compat), **own, "full_like": full_like, "where": where})
     vars(made).update(logical_and=logical_and, logical_or=logical_or)
     compared = less, less_equal, greater, greater_equal, equal, not_equal

@@ -39,7 +39,7 @@ from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
 from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
-from ._core.reduction import REDUCTIONS, Reduction, finish
+from ._core.reduction import REDUCTIONS, finish
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
 from .from_scores import ScorePairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
 from .objectives.base import Objective
@@ -1213,7 +1213,7 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: Reduct
     log_marginal : array, shape (K,)
         Log-densities :math:`\log r(y_i)`.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Mean over the rows that count, sum, or one term per row, 0 for rows that do not count.
+        Mean over the pairs, sum, or one term per pair.
 
     Returns
     -------
@@ -1245,7 +1245,9 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: Reduct
     check_shape("log_marginal", log_marginal, tuple(positive.shape))
     ratios = positive - upcast(xp, log_marginal)
     check_choice("reduction", reduction, REDUCTIONS)
-    return finish(xp, Reduction(reduction).of_values(ratios, xp.ones_like(ratios, dtype=xp.bool)), dtype, reduction)
+    if reduction != "none":
+        ratios = sum_to_scalar(xp, ratios) / (ratios.shape[0] if reduction == "mean" else 1)
+    return finish(xp, ratios, dtype, reduction)
 
 
 @programmed

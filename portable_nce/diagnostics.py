@@ -9,6 +9,7 @@ from ._call import same_width
 from ._core.autodiff import stop_gradient
 from ._core.calls import programmed
 from ._core.checks import (
+    all_entries,
     check_block_size,
     check_bool,
     check_choice,
@@ -19,6 +20,8 @@ from ._core.checks import (
     check_shape,
     check_whole_number,
     indices_of,
+    least,
+    readable_entry,
     row_weights,
     shape_of,
 )
@@ -31,10 +34,12 @@ from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propaga
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
+from ._execution.inputs import Inputs
 from ._execution.live import counted_by, zeroed
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
+from ._execution.sets import OnePositive
 from .from_scores import ScorePairs, enter_scores
 from .objectives.softmax import EVERY_INFO_NCE
 from .pairings import Members, Pairing, Tile, of_positives
@@ -124,13 +129,24 @@ def effective_sample_size(
     dtype = matrix.dtype
     matrix = upcast(xp, matrix)
     weights = row_weights(xp, weights, matrix.shape[0], matrix)
-    _, negatives = matrix_of_scores(matrix, pairing, mask).sets()
-    sums, terms = exponentials(xp, matrix, negatives)
-    squares = xp.sum(terms * terms, axis=1)
+    whole = matrix_of_scores(matrix, pairing, mask)
+    known = whole.one_positive()
+    if known is None:
+        negatives = xp.where(whole.sets()[1], matrix, -math.inf)
+    else:
+        negatives = OnePositive.of(Inputs((matrix,), **known)).negatives(matrix)
+    found = adapter_of(negatives).softmax(negatives)
+    if found is None:
+        sums, terms = exponentials(xp, negatives, negatives != -math.inf)
+        total = sums.total
+    else:
+        terms = found[2]
+        total = xp.ones_like(terms[:, 0])
+    squares = adapter_of(terms).row_dots(terms, terms)
     counted = squares != 0
-    size = sums.total * sums.total / xp.where(counted, squares, xp.ones_like(squares))
+    size = total * total / xp.where(counted, squares, xp.ones_like(squares))
     if normalized:
-        number = xp.sum(xp.astype(xp.logical_and(negatives, matrix != -math.inf), matrix.dtype), axis=1)
+        number = adapter_of(negatives).count_along(negatives != -math.inf, 1, matrix.dtype)
         size = size / xp.where(number > 0, number, xp.ones_like(number))
     return finish(xp, Reduction(reduction, weights).of_values(size, counted), dtype, reduction)
 
@@ -573,8 +589,10 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             raise ValueError("key: expected embeddings, got None; scores come without a similarity, queries with keys")
         xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights, weighted=False)
         x = stop_gradient(upcast(xp, scores))
-        measure = _of_one(measure, pairing)
-        values, counted = measure(x, Members(*matrix_of_scores(x, pairing, mask).sets()), k)
+        measure, matrix = _of_one(measure, pairing), matrix_of_scores(x, pairing, mask)
+        known = matrix.one_positive()
+        members = Members(*matrix.sets()) if known is None else OnePositive.of(Inputs((x,), **known))
+        values, counted = measure(x, members, k)
     else:
         similarity = "cosine" if similarity is None else similarity
         xp, (x, y, positives, mask, weights) = common_namespace(
@@ -617,36 +635,43 @@ def _of_one(measure: Measure, pairing: Pairing) -> Measure:
     return _is_ahead if measure is _share_found and pairing.one_per_row else measure
 
 
-def _number_ahead(scores: Array, members: Members) -> tuple[Array, Array]:
+def _number_ahead(scores: Array, members: Members | OnePositive) -> tuple[Array, Array]:
     """Number of negatives that reach the best positive of each row, NaN included; and the mask of rows with one."""
+    if isinstance(members, OnePositive):
+        xp, best = namespace_of(scores), members.scores(scores)
+        behind = adapter_of(scores).count_along(xp.less(scores, best[:, None]), 1, scores.dtype)
+        return (scores.shape[1] - 1) - behind, best != -math.inf  # a score does not reach itself
     xp, (own, negatives) = namespace_of(scores), members[:2]
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
     ahead = xp.logical_and(negatives, xp.logical_not(xp.less(scores, best)))
     return xp.sum(xp.astype(ahead, scores.dtype), axis=1), xp.reshape(best, (-1,)) != -math.inf
 
 
-def _is_ahead(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+def _is_ahead(scores: Array, members: Members | OnePositive, k: int) -> tuple[Array, Array]:
     """1 if fewer than k negatives reach the best positive, else 0; and the mask of rows with a positive."""
     ahead, counted = _number_ahead(scores, members)
     return namespace_of(scores).astype(ahead < min(k, scores.shape[1]), scores.dtype), counted
 
 
-def _reciprocal_rank(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+def _reciprocal_rank(scores: Array, members: Members | OnePositive, k: int) -> tuple[Array, Array]:
     """Inverse of the rank of the best positive; and the mask of rows with a positive."""
     del k
     ahead, counted = _number_ahead(scores, members)
     return 1.0 / (1.0 + ahead), counted
 
 
-def _share_found(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+def _share_found(scores: Array, members: Any, k: int) -> tuple[Array, Array]:
     """Share of positives with fewer than k other scores at or above them; and the mask of rows with a positive."""
-    xp, (own, negatives) = namespace_of(scores), members[:2]
-    own = xp.logical_and(own, xp.not_equal(scores, -math.inf))
+    xp, (own, negatives), candidates = namespace_of(scores), members[:2], scores
+    taken, low = xp.logical_or(own, negatives), readable_entry(scores, least)
+    if not readable_entry(taken, all_entries):
+        candidates = xp.where(taken, scores, -math.inf)
+    if low is None or not low > -math.inf:
+        own = xp.logical_and(own, xp.not_equal(scores, -math.inf))
     result = own
     if k < scores.shape[1]:
-        candidates = xp.where(xp.logical_or(own, negatives), scores, -math.inf)
         result = xp.logical_and(own, scores > highest(candidates, k + 1)[0][:, k:])
-    result, number = (xp.sum(xp.astype(x, scores.dtype), axis=1) for x in (result, own))
+    result, number = (adapter_of(scores).count_along(x, 1, scores.dtype) for x in (result, own))
     return result / xp.where(number > 0, number, xp.ones_like(number)), number > 0
 
 

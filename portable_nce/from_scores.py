@@ -30,7 +30,7 @@ from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
 from ._core.other_names import refuses_other_names
-from ._core.pair_sums import PairSets, PairTerm, exp_sum, log_sum, pair_sums
+from ._core.pair_sums import SQUARE, PairSets, PairTerm, exp_sum, log_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import (
@@ -677,8 +677,7 @@ def relic(
     )
     xp, matrix, pairing, mask, weights = enter_scores(scores, None, mask, weights)
     check_square(matrix)
-    low = readable_entry(matrix, least)
-    if low is None or not low > -math.inf:
+    if not _lack_masks(matrix):
         live = matrix != -math.inf
         live = xp.logical_and(live, xp.matrix_transpose(live))
         mask = live if mask is None else xp.logical_and(mask, live)
@@ -972,16 +971,23 @@ def margin_mse(
     constant: Array = teacher_scores
     teacher = upcast(xp, stop_gradient(constant))
     weights = row_weights(xp, weights, entered.shape[0], teacher)
-    entered, teacher = (zeroed(x, counted_by(weights), scores=True) for x in (entered, teacher))
-    live = xp.logical_and(entered != -math.inf, teacher != -math.inf)
-    mask = live if mask is None else xp.logical_and(mask, live)
-    pairs = ScorePairs(xp, upcast(xp, entered), scores.dtype, pairing, mask)
-    # Masked teacher scores may be NaN, and inf - inf would be.
-    members = xp.logical_or(pairs.pairs.own, pairs.pairs.off)
-    ahead = pairs.scores - xp.where(members, teacher, 0.0)
-    margins = xp.expand_dims(pairs.at_positive(ahead), axis=1) - ahead
-    losses = Reduction(reduction, weights).of_values(pairs.over_negatives(margins * margins), pairs.counted)
-    return pairs.finish(losses, reduction)
+    entered, teacher = (zeroed(x, counted_by(weights), scores=True) for x in (upcast(xp, entered), teacher))
+    if mask is None and positives is None and _lack_masks(entered, teacher):
+        pairs = ScorePairs(xp, entered - teacher, scores.dtype, pairing, None, complete=True)
+    else:
+        live = xp.logical_and(entered != -math.inf, teacher != -math.inf)
+        pairs = ScorePairs(xp, entered, scores.dtype, pairing, live if mask is None else xp.logical_and(mask, live))
+        # Masked teacher scores may be NaN, and inf - inf would be.
+        members = xp.logical_or(pairs.pairs.own, pairs.pairs.off)
+        pairs.scores = pairs.scores - xp.where(members, teacher, 0.0)
+    _, margins = pairs.means(SQUARE, relative=True)
+    counted = xp.ones_like(margins, dtype=xp.bool) if pairs.counted is None else pairs.counted
+    return pairs.finish(Reduction(reduction, weights).of_values(margins, counted), reduction)
+
+
+def _lack_masks(*scores: Array) -> bool:
+    """Whether no entry is known to be -inf, which masks a pair, or NaN."""
+    return all(low is not None and low > -math.inf for low in (readable_entry(x, least) for x in scores))
 
 
 def check_square(scores: Array, remedy: str = "") -> None:

@@ -19,6 +19,7 @@ from .._execution.evaluate import couples_rows, evaluate, is_row_by_row
 from .._execution.live import all_count, needs_of, scores_without_idle
 from .._execution.matrix import ScoreMatrix, matrix_of_scores
 from .._execution.operands import SourceDtypes, operands_of
+from .._execution.tiling import averages_errors
 from ..objectives import AnyObjective, Objective, RowStatistics
 from ..objectives import resolve as resolve_objective
 from ..objectives.relic import Relic
@@ -281,4 +282,6 @@ def loss_of_scores(
         # A row whose only score is -inf has no positive, and does not count: it must stay.
         needs = needs_of(objective)._replace(negative=False)
         matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed).measured()
+    if not averages_errors(scores.shape[1]):
+        matrix = matrix._replace(bound=math.inf)  # exponentials have a shift
     return evaluate(objective, matrix, reduction, symmetric=symmetric)

@@ -101,7 +101,7 @@ def _describe(x: Any, facts: list[Any], arrays: list[Array]) -> None:
         for item in x:
             _describe(item, facts, arrays)
     elif way == "record":
-        for name in x._fields:  # noqa: SLF001  (a type of this package)
+        for name in x._fields:
             _describe(getattr(x, name), facts, arrays)
     elif isinstance(x, FunctionType) and is_fixed(x):
         facts.append(x)

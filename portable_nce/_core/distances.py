@@ -103,9 +103,10 @@ def _with_near(xp: Namespace, x: Array, y: Array, of_x: Array, of_y: Array) -> t
     squares = adapter.fill_diagonal(squares, 0, 0, count, 0.0) if own else squares
     if nearest is not None and nearest < 0:
         return squares, Near(own=own)
-    sums = of_x[:, None] + of_y[None, :]
-    rows, columns = adapter.places(squares > sums * -part)
+    # Their squares are at least ``-part (|x|² + |y|²)``.
+    rows, columns = adapter.places(squares + (of_x * part)[:, None] > (of_y * -part)[None, :])
     if adapter.is_widened(x) and rows.shape[0] > _MOST_PAIRS * x.shape[0] * y.shape[0]:
+        sums = of_x[:, None] + of_y[None, :]
         return xp.where(squares > sums * -_NOISE, xp.zeros_like(squares), squares), Near(exact=True)
     return _with_exact(xp, squares, x, y, rows, columns), Near(rows, columns)
 

@@ -85,16 +85,26 @@ def _ones(products: Array) -> Array:
 
 def _negative_root(squares: Array) -> Array:
     xp = namespace_of(squares)
+    adapter, positive = adapter_of(squares), -squares
     # Only a derivative at 0 needs care, which takes more time than the root.
-    return -xp.sqrt(-squares) if adapter_of(squares).is_plain((squares,)) else -safe_sqrt(xp, -squares)
+    root = xp.sqrt(positive) if adapter.is_plain((squares,)) else safe_sqrt(xp, positive)
+    return adapter.times_in_place(root, -1.0)
 
 
 def _root_slope(squares: Array) -> Array:
     """Derivative ``1 / (2 d)`` of minus the distance d by minus its square; 0 at 0, where there is no direction."""
-    xp = namespace_of(squares)
+    xp, adapter = namespace_of(squares), adapter_of(squares)
     greatest = None if 0 in squares.shape else readable_entry(squares, largest)
-    if greatest is not None and greatest < 0 and adapter_of(squares).is_plain((squares,)):
-        return 0.5 / xp.sqrt(-squares)
+    if greatest is not None and adapter.is_plain((squares,)):
+        positive = -squares
+        if not greatest < 0:
+            zero, is_tile = squares == 0, len(squares.shape) == 2  # noqa: PLR2004
+            positive = (
+                adapter.put_entries(positive, *adapter.places(zero), math.inf)
+                if is_tile
+                else xp.where(zero, math.inf, positive)
+            )
+        return (xp.zeros_like(positive[..., :1]) + 0.5) / xp.sqrt(positive)  # in one pass, unlike a number before `/`
     zero = squares == 0
     divisors = xp.sqrt(xp.where(zero, xp.ones_like(squares), -squares)) * 2.0
     return xp.where(zero, xp.zeros_like(squares), reciprocal(divisors))
@@ -153,7 +163,10 @@ class PairFunction(Record):
             if near.apart:
                 return self._function.of_differences(_differences(x, y))[0] * scale, Kept(products, near)
         kept = Kept(products, near)
-        return self._of_kept(kept) * scale, kept
+        values = self._of_kept(kept)
+        if self.function not in _BOUNDS or self.function is None:  # the products, or those of a user's function
+            return values * scale, kept
+        return adapter_of(values).times_in_place(values, scale), kept
 
     def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
         """Pullback of the scores."""

@@ -87,11 +87,12 @@ class PairKind(NamedTuple):
 class PairTerm(NamedTuple):
     """A function of a score and its derivative; None: 1.
 
-    `exponential`: it is its own derivative, may overwrite its argument, and overflow.
+    `overwrites`: both may overwrite their argument. `exponential`: it is its own derivative, and may overflow.
     """
 
     value: Callable[[Namespace, Array], Array]
     slope: Callable[[Namespace, Array], Array] | None
+    overwrites: bool = False
     exponential: bool = False
 
 
@@ -105,10 +106,21 @@ def _copy(xp: Namespace, t: Array) -> Array:
     return t + 0.0
 
 
+def _square(xp: Namespace, t: Array) -> Array:
+    del xp
+    return adapter_of(t).times_in_place(t, t)
+
+
+def _twice(xp: Namespace, t: Array) -> Array:
+    del xp
+    return adapter_of(t).times_in_place(t, 2.0)
+
+
 def _sigmoid_slope(xp: Namespace, t: Array) -> Array:
     """``σ(t) σ(-t)``, which does not cancel on either side."""
-    small = sigmoid(xp, -xp.abs(t))
-    return small * (1.0 - small)
+    times = adapter_of(t).times_in_place
+    small = sigmoid(xp, times(xp.abs(t), -1.0))
+    return times(1.0 - small, small)
 
 
 def _is_infinite(xp: Namespace, t: Array) -> Array:
@@ -122,7 +134,8 @@ def _is_infinite(xp: Namespace, t: Array) -> Array:
     return clipped(xp, t, most, math.inf) - most
 
 
-EXP = PairTerm(_exp, _exp, exponential=True)
+EXP = PairTerm(_exp, _exp, overwrites=True, exponential=True)
+SQUARE = PairTerm(_square, _twice, overwrites=True)
 SOFTPLUS = PairTerm(softplus, sigmoid)
 SOFTPLUS_SLOPE = PairTerm(_is_infinite, sigmoid)
 SIGMOID = PairTerm(sigmoid, _sigmoid_slope)
@@ -169,15 +182,15 @@ def log_sum(xp: Namespace, sums: ExpSum) -> Array:
 
 
 def _arguments(spec: _Spec, pairs: PairSets, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
-    """Arguments of the term; of an exponential in a new array, with 0 outside of the negatives."""
+    """Arguments of the term; of one that overwrites them in a new array, with 0 outside of the negatives."""
     shift = shifts[0] if shifts else None
     if spec.relative and positive is not None:
         shift = positive if shift is None else positive + shift
     if shift is not None:
         scores = scores - shift[:, None]
-    elif spec.constant != 0.0 or spec.term.exponential:
+    elif spec.constant != 0.0 or spec.term.overwrites:
         scores = scores - spec.constant
-    return pairs.negatives(scores) if spec.term.exponential or pairs.off is not None else scores
+    return pairs.negatives(scores) if spec.term.overwrites or pairs.off is not None else scores
 
 
 def _kept_sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
@@ -205,7 +218,7 @@ def _pull_sums(
     if kept:
         gradient = kept[0] * of_sums[:, None]
     elif spec.term.slope is None:
-        gradient = pairs.negatives(xp.zeros_like(scores) + of_sums[:, None])
+        gradient = pairs.negatives(xp.zeros_like(scores[:1, :]) + of_sums[:, None])
     else:
         slopes = spec.term.slope(xp, _arguments(spec, pairs, scores, rest[:split], positive))
         gradient = pairs.negatives(adapter_of(slopes).times_in_place(slopes, of_sums[:, None]))

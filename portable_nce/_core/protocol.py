@@ -190,8 +190,8 @@ class Adapter(Differentiation, Protocol):
         """Return ``x + y * z``; `x` and `y` have one shape, and may be overwritten unless `y` is boolean."""
 
     @kernel(0)
-    def times_in_place(self, x: Array, y: Array) -> Array:
-        """Return ``x * y``, which has the shape of `x`; `x` may be overwritten."""
+    def times_in_place(self, x: Array, y: Array | float) -> Array:
+        """Return ``x * y``, which has the shape of `x`; `x` may be overwritten, also if `y` is `x`."""
         ...
 
     @kernel(1)
@@ -241,6 +241,14 @@ class Adapter(Differentiation, Protocol):
         """Return the columns of the entries of each row in ascending order, equal entries in the order of columns.
 
         `x` is constant; the place of NaN is arbitrary.
+        """
+        ...
+
+    @kernel(may_decline=True)
+    def highest_of_rows(self, x: Array, count: int) -> Array | None:
+        """Return the columns of the `count` largest entries of each row, descending, equal ones in order of columns.
+
+        `x` is constant and holds no NaN. None for the core's passes, one for each of the `count`.
         """
         ...
 

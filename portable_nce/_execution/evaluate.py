@@ -22,11 +22,12 @@ from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
-from .families import FamilySpec, PairsSpec, SoftmaxSpec
+from .families import FamilySpec, SoftmaxSpec
 from .forms import form_of
 from .inputs import Arrays, Inputs
 from .matrix import Prepared, ScoreMatrix, as_arrays, in_one_pass, is_symmetric
 from .mining import Mined, is_of_one
+from .pair_terms import PairsSpec
 from .reweighted import ReweightedSpec
 from .search import measured
 from .sets import diagonals_of, partners
@@ -272,15 +273,34 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
     positive, negative = objective.terms
     _check_constant(matrix, objective, parameters)
     family = PairsSpec((positive, negative), objective.divide_by, graded=True)
-    if not objective.balance:
+    if not objective.balance or reduction.kind != "mean":
         return _evaluated(family, matrix, parameters, reduction)
     # Mean over the positives plus mean over the negatives.
+    if None not in objective.terms:
+        whole = _balanced(family._replace(balance=True), matrix, parameters, reduction)
+        if whole is not None:
+            return whole
     plans = (
         family._replace(terms=(positive, None), counts=(True, False)),
         family._replace(terms=(None, negative), counts=(False, True)),
     )
     first, second = (_evaluated(one, matrix, parameters, reduction) for one in plans)
     return first + second
+
+
+def _balanced(family: PairsSpec, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array | None:
+    """Sum of two means by one sweep, which divides by the numbers of pairs itself; None if it has several blocks."""
+    if matrix.shards is not None or matrix.shard is not None or reduction.shards is not None:
+        return None
+    weights = reduction.weights
+    by_row = parameters if weights is None else (*parameters, weights)
+    family = family._replace(parameters=len(parameters), weighted=weights is not None)
+    prepared = matrix.prepared(family, by_row)
+    if reduction.factors is not None or not matrix.is_one_block_of(prepared):
+        return None
+    value, number = in_one_pass(prepared)
+    note(Counted(number))
+    return value if reduction.factor is None else value * reduction.factor
 
 
 def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays) -> None:
@@ -342,7 +362,7 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix, reduction: Reduction) -> 
     margin = _per_row(matrix, margin=objective.margin)
     matrix = matrix.with_operands()
     columns = measured(matrix, Mined(objective.mining))
-    positive, negative = (matrix.gather(namespace_of(x).where(x < 0, 0, x)) for x in columns)
+    positive, negative = matrix.gather(*[namespace_of(x).where(x < 0, 0, x) for x in columns])
     ((positive, negative, margin, chosen),) = lift_to_tape((positive, negative, margin, columns[0]))
     xp = namespace_of(positive)
     counted = chosen >= 0

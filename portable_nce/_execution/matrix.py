@@ -21,7 +21,7 @@ from .._core.autodiff import stop_gradient
 from .._core.checks import is_readable, largest, least, readable_entries
 from .._core.namespace import device_of, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
-from .._core.numerics import continued, entries_at, in_range, largest_entry, largest_length, normalize, upcast
+from .._core.numerics import continued, entries_at, in_range, largest_entry, largest_length, normalize, upcast, zeros
 from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from .._core.ranks import Shards
@@ -30,10 +30,11 @@ from ..objectives.base import Objective
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, OnDiagonals, Pairing, SameId, SameLabel, takes_products
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
-from .families import FamilySpec, PairsSpec, SoftmaxSpec
+from .families import FamilySpec, SoftmaxSpec
 from .fusing import is_fusible
 from .inputs import Arrays, Inputs, number_of_varying
 from .operands import SourceDtypes, operands_of
+from .pair_terms import PairsSpec
 from .products import absence
 from .reweighted import ReweightedSpec
 from .sets import NO_DIAGONALS, PairRule, RuleSets, SortedClasses, diagonals_of, present_at
@@ -207,6 +208,11 @@ class ScoreMatrix(NamedTuple):
         """The transposed scores of a square matrix, with the pairing not transposed."""
         return self.transposed()._replace(pairing=self.pairing, mask=self.mask)
 
+    def is_one_block_of(self, prepared: Prepared) -> bool:
+        """Whether a sweep over this matrix has a single block of rows."""
+        block = prepared.spec.sizes.of(*self.shape).block
+        return not isinstance(block, tuple) and is_positive(block - self.shape[0] + 1)
+
     def is_one_block(self) -> bool:
         """Whether every sweep has a single block of rows."""
         both = self.rows, self.columns
@@ -346,6 +352,16 @@ class ScoreMatrix(NamedTuple):
         inputs = inputs._replace(added=tuple([absence(x, inputs.columns[0]) for x in valid]))
         sizes = self._sizes(one_sided, far=on_accelerator(self.rows[0]))
         return self._sweep_of(SweepSpec(family, diagonals, sizes, **options), inputs, _KNOWN)
+
+    def one_positive(self) -> dict[str, Arrays] | None:
+        """Groups of `Inputs` for rows with one positive each, at a known column, and all other columns as negatives."""
+        positives, n_rows = self.pairing.positives, self.shape[0]
+        if self.mask is not None or self.shard is not None or self.shards is not None or self.lacks_columns:
+            return None
+        if isinstance(positives, ByIndex) and not self.pairing.has_flags:
+            return self._indexed(positives)
+        numbers = namespace_of(self.rows[0]).arange(n_rows, device=device_of(self.rows[0]))
+        return {"targets": (numbers,)} if self.pairing.is_diagonal else None
 
     def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
         return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
@@ -556,13 +572,18 @@ class ScoreMatrix(NamedTuple):
         values, _ = in_two_passes(prepared)
         return Statistics.unstacked(values)
 
-    def gather(self, columns: Array) -> Array:
-        """Score of each row with one column."""
+    def gather(self, *columns: Array) -> list[Array]:
+        """Scores (N,) of each row with a column of each array (N,)."""
         if self.scale is not None:
-            return self.with_operands().gather(columns)
-        xp = namespace_of(self.rows[0])
+            return self.with_operands().gather(*columns)
         if len(self.columns) == 0:
-            return entries_at(self.rows[0], columns[:, None])[:, 0]
+            given, places = self.rows[0], namespace_of(*columns).stack(columns, axis=1)
+            (found,) = adapter_of(given).custom_vjp(_entries, _pull_entries)(None, given, places)
+            return [found[:, k] for k in range(len(columns))]
+        return [self._scores_with(each) for each in columns]
+
+    def _scores_with(self, columns: Array) -> Array:
+        xp = namespace_of(self.rows[0])
         taken = tuple(xp.take(x, columns, axis=0)[:, None, ...] for x in self.columns)
         scores = self.similarity.scores(tuple(x[:, None, ...] for x in self.rows), taken)
         return xp.reshape(upcast(xp, scores), (-1,))
@@ -596,6 +617,19 @@ def _pull_function_scores(function: PairFunction, arrays: Arrays, outputs: Array
     arrays, cotangents = lift_to_tape(arrays, cotangents)
     to_rows, to_columns = function.pull(arrays[:2], arrays[2:], cotangents[0])
     return (*to_rows, *to_columns)
+
+
+def _entries(static: None, x: Array, columns: Array) -> Arrays:
+    del static
+    return (entries_at(x, columns),)
+
+
+def _pull_entries(static: None, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    """Cotangent of a matrix from that of its entries in some columns of each row."""
+    del static, outputs
+    ((x, columns), (cotangent,)) = arrays, cotangents
+    nothing = zeros(namespace_of(cotangent), tuple(x.shape), cotangent)
+    return (adapter_of(cotangent).add_columns(nothing, columns, cotangent),)
 
 
 def transpose_of(scores: Array) -> Array:

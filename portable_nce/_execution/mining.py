@@ -12,11 +12,12 @@ import math
 from .._core.autodiff import stop_gradient
 from .._core.equality import Record
 from .._core.namespace import namespace_of
-from .._core.numerics import entries_at, zeros
+from .._core.numerics import entries_at, place_of_largest, zeros
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
 from .inputs import Arrays
+from .sets import OnePositive
 from .tiling import pays_to_rank, triples
 from .triples import TripleSums, Visited, excess, number_before, ranked, sigmoid_or_step, visited_of
 
@@ -31,14 +32,34 @@ class Mined(Record):
 
     mining: tuple[str, str]
 
-    def __call__(self, scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+    def __call__(self, scores: Array, members: Members | OnePositive, k: int) -> tuple[Array, Array]:
         del k
+        if isinstance(members, OnePositive):
+            return _with_positive(scores, members, self.mining)
         xp, live = namespace_of(scores), scores != -math.inf
         positives, negatives = (xp.logical_and(x, live) for x in members[:2])
         columns = _one_of_each(xp, scores, positives, negatives, self.mining)
         counted = xp.logical_and(xp.any(positives, axis=1), xp.any(negatives, axis=1))
         first, second = (xp.where(counted, x[:, 0], -1) for x in columns)
         return first, second
+
+
+def _with_positive(scores: Array, members: OnePositive, mining: tuple[str, str]) -> tuple[Array, Array]:
+    """Columns of the only positive and of a negative of each row, or -1 twice: any rule takes this positive."""
+    xp, rule = namespace_of(scores), mining[1]
+    own, negatives = members.scores(scores), members.negatives(scores)
+    candidates = negatives
+    if rule == "semi_hard":
+        candidates = xp.where(negatives < own[:, None], negatives, -math.inf)
+    place = place_of_largest(candidates)
+    some = entries_at(candidates, place)[:, 0] != -math.inf
+    if rule != "hard":
+        farthest = place_of_largest(xp.where(negatives == -math.inf, -math.inf, -negatives))
+        place = farthest if rule == "easy" else xp.where(some[:, None], place, farthest)
+        some = xp.logical_or(some, entries_at(negatives, farthest)[:, 0] != -math.inf)
+    counted = xp.logical_and(own != -math.inf, some)
+    columns = xp.astype(members.columns, place.dtype)
+    return xp.where(counted, columns, -1), xp.where(counted, place[:, 0], -1)
 
 
 def _one_of_each(
@@ -61,7 +82,7 @@ def _one_of_each(
 def _extreme(xp: Namespace, scores: Array, members: Array, *, largest: bool) -> Array:
     """Column of the largest or smallest score among the members of each row, of shape (n, 1)."""
     candidates = xp.where(members, scores if largest else -scores, -math.inf)
-    return xp.argmax(candidates, axis=1)[:, None]
+    return place_of_largest(candidates)
 
 
 def mined_sums(

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from .._core.autodiff import no_gradient, stop_gradient
 from .._core.namespace import device_of, namespace_of
 from .._core.notes import note
-from .._core.numerics import entries_at, upcast
+from .._core.numerics import entries_at, place_of_largest, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of, on_accelerator
 from ..pairings import Members, Pairing, candidates
@@ -18,10 +18,10 @@ from .channels import Channel
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
 from .operands import SourceDtypes, operands_of
-from .sets import PairRule, RuleSets
+from .sets import OnePositive, PairRule, RuleSets
 from .tiling import Bounds, searched
 
-Measure: TypeAlias = Callable[[Array, Members, int], tuple[Array, Array]]
+Measure: TypeAlias = Callable[[Array, Members | OnePositive, int], tuple[Array, Array]]
 """Function of the scores of rows, their positives and negatives, and a number k, to two numbers per row."""
 
 _MOST_PASSES = 32
@@ -83,6 +83,8 @@ def _run_search(
     rule, inputs = matrix.pair_rule()
     if valid is not None:
         inputs = inputs._replace(column_labels=(valid,))
+    elif measure is not None:
+        inputs = inputs._replace(**(matrix.one_positive() or {}))
     spec = SearchSpec(matrix.channel, rule, inputs.group_sizes, number, matrix.block_size, measure)
     note(Searched(spec, inputs))
     if matrix.similarity.pullback is None:  # a user's function may differ in each call, and close over recorded arrays
@@ -95,7 +97,7 @@ def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:
     inputs, channel = Inputs.of(spec.group_sizes, arrays), spec.channel
     first = inputs.rows[0]
     adapter = adapter_of(first)
-    sets = None if spec.measure is None else RuleSets(spec.rule, inputs)
+    sets = None if spec.measure is None or inputs.targets else RuleSets(spec.rule, inputs)
     by_block = inputs._replace(columns=(), column_labels=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -103,6 +105,8 @@ def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:
         scores = stop_gradient(channel.scored(block_inputs.rows, inputs.columns)[0])
         xp = namespace_of(scores)
         scores = upcast(xp, scores)
+        if spec.measure is not None and sets is None:
+            return carry, spec.measure(scores, OnePositive.of(block_inputs), spec.number)
         if spec.measure is not None and sets is not None:
             members = sets.of(0, start, block_inputs)
             members.refuse_weights()
@@ -155,12 +159,15 @@ def _first_places(scores: Array, count: int) -> Array:
     """Columns of the highest scores of each row, the first of equal ones; -1 for a score of -inf."""
     xp = namespace_of(scores)
     scores = _without_nan(scores)
+    places = adapter_of(scores).highest_of_rows(scores, count)
+    if places is not None:
+        return xp.where(entries_at(scores, places) == -math.inf, -1, places)
     if count > _MOST_PASSES:
         places = xp.argsort(-scores, axis=1, stable=True)[:, :count]
         return xp.where(entries_at(scores, places) == -math.inf, -1, places)
     places, fill_columns = [], adapter_of(scores).fill_columns
     for _ in range(count):
-        place = xp.argmax(scores, axis=1, keepdims=True)
+        place = place_of_largest(scores)
         places.append(xp.where(entries_at(scores, place) == -math.inf, -1, place))
         scores = fill_columns(scores, place[:, 0], -math.inf, inside=True)
     return xp.concat(places, axis=1)

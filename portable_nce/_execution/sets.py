@@ -349,6 +349,34 @@ class RuleSets(TileSets):
         return Members(own, others)
 
 
+class OnePositive(NamedTuple):
+    """Pairs of rows with one positive each, at a known column; all other columns are negatives.
+
+    `columns` (n,), of which those of rows that are not `present` are arbitrary; None: all are.
+    """
+
+    columns: Array
+    present: Array | None = None
+
+    @staticmethod
+    def of(block: Inputs) -> OnePositive:
+        """The pairs of a block with `targets`."""
+        return OnePositive(places_of(block), block.present[0] if block.present else None)
+
+    def scores(self, scores: Array) -> Array:
+        """Scores (n,) of the positives; -inf without one."""
+        found = entries_at(scores, self.columns[:, None])[:, 0]
+        return found if self.present is None else namespace_of(found).where(self.present, found, -math.inf)
+
+    def negatives(self, scores: Array) -> Array:
+        """The scores, in a new array, with -inf at the positives."""
+        columns = self.columns
+        if self.present is not None:
+            columns = namespace_of(columns).where(self.present, columns, -1)
+        inside = self.present is None
+        return adapter_of(scores).fill_columns(scores + 0.0, columns, -math.inf, inside=inside)
+
+
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:
     """Put NaN into the scores of rows with a weight of NaN; `counts`: weights also count pairs, and NaN counts 1."""
     undefined = undefined_rows(members)

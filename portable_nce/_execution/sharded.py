@@ -122,9 +122,10 @@ def _shard(xp: Namespace, shards: Shards, x: Array, joined: tuple[int, int], n_e
     """Position of the shard; `joined`: numbers of arrays that the rows and the columns are joined from."""
     device, n_rows = device_of(x), x.shape[0]
     columns = shards.own_first(_indices(xp, shards.columns, joined[1], device), of_columns=True)
-    rows = columns[:n_rows]
+    rows = columns
     if shards.rows != shards.columns:
-        rows = shards.own_first(_indices(xp, shards.rows, joined[0], device))[:n_rows]
+        rows = shards.own_first(_indices(xp, shards.rows, joined[0], device))
+    rows = rows[:n_rows]
     shape = (sum(shards.rows), sum(shards.columns) + n_extra)
     if n_extra:
         columns = xp.concat([columns, xp.arange(shape[1] - n_extra, shape[1], device=device)], axis=0)

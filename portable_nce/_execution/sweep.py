@@ -24,10 +24,11 @@ from ..pairings import Members
 from . import products as p
 from . import sets as s
 from .channels import Channel
-from .families import FamilySpec, PairsSpec, SoftmaxSpec, are_small, divisor_of, family_of, split_sharpness
+from .families import FamilySpec, SoftmaxSpec, are_small, divisor_of, family_of, split_sharpness
 from .forms import form_of
 from .fusing import fused
 from .inputs import Arrays, Inputs
+from .pair_terms import PairsSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
 from .scores import Channels, GivenScores, Products, Source
 from .sources import takes_embeddings
@@ -333,7 +334,8 @@ class _OneSided:
         given = all(channel.given for channel in spec.channels)
         if isinstance(spec.sets, s.PairRule):
             of_sums = isinstance(family, SoftmaxSpec) and not family.statistics
-            finite = given and spec.given_finite
+            # A bound of unit rows is known without their entries, which may be NaN.
+            finite = spec.given_finite if given else spec.bound < math.inf and not spec.unit
             return ScoreFacts(small and of_sums, finite, single=spec.sets.single, given=given)
         finite = spec.finite(inputs.rows[0])
         complete = len(inputs.added) + len(inputs.present) + len(inputs.row_labels) == 0

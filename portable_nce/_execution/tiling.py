@@ -21,6 +21,7 @@ _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without masks
 _HELD_ENTRIES = 2**25  # of a block of products, if 256 rows would hold more
 _KEPT_ENTRIES = 2**26  # exponentials or scores kept by a two-sided sweep
 _TRIPLE_ENTRIES = 2**18  # triples compared at once: several arrays of them should stay in the cache
+_FEW_COLUMNS = 32  # of scores that a caller gives: their exponentials always have a shift
 _COMPARED, _SEARCHED = 32, 8  # positives of a row up to which negatives are compared with each, and not sorted
 _FAR_ROWS = 8192  # rows of a block on an accelerator; with fewer than 2048, launches dominate the time
 _FAR_ENTRIES = 2**27  # of a block there, of whole rows: 512 MiB in float32
@@ -208,6 +209,14 @@ def triples(n_rows: int, n_columns: int, n_visited: int, *, mode: str) -> tuple[
         at_once = _BLOCK_ENTRIES if mode == "traced" or n_visited == 1 else _TRIPLE_ENTRIES
         return max(1, min(at_once // max(1, entries), n_rows)), None
     return n_rows, max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_visited))
+
+
+def averages_errors(n_columns: int) -> bool:
+    """Whether rounding errors of exponentials of exact scores, without a shift, average out in sums of so many.
+
+    With few, a shift by the largest score makes the largest term exact, and takes little time.
+    """
+    return is_positive(n_columns - _FEW_COLUMNS)
 
 
 def pays_to_sort(n_visited: Any) -> bool:

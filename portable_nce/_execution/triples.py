@@ -149,7 +149,7 @@ def _compared(
 
     def of_block(candidates: Array, given: Array, present: Array, margin: Array) -> tuple[Array, ...]:
         differences = candidates[:, None, :] - given[:, :, None]
-        differences = differences + margin[:, None, None]
+        differences += margin[:, None, None]
         if not finite:  # inf - inf
             differences = xp.where(present[:, :, None], differences, -math.inf)
         if soft:
@@ -162,7 +162,9 @@ def _compared(
         total, number = xp.sum(losses, axis=2), xp.sum(active, axis=2)
         if not need_grad:
             return total, number
-        return total, number, xp.sum(slopes, axis=2) if soft else number, xp.sum(slopes, axis=1)
+        # A sum over one positive would read and write all.
+        by_negatives = slopes[:, 0, :] if slopes.shape[1] == 1 else xp.sum(slopes, axis=1)
+        return total, number, xp.sum(slopes, axis=2) if soft else number, by_negatives
 
     n_rows, n_columns = scores.shape
     rows, some = triples(n_rows, n_columns, positives.scores.shape[1], mode=adapter.mode)

@@ -14,6 +14,7 @@ from .._core.equality import Record
 from .._core.namespace import is_number, namespace_of
 from .._core.numerics import relu, relu_slope, softplus_and_sigmoid
 from .._core.protocol import Array
+from .._core.registry import adapter_of
 from .._core.types import AnyArray, Averaging, DivideBy
 from .base import Pairwise, Term
 
@@ -176,17 +177,18 @@ class _Hinge(Record):
     def __call__(
         self, score: Array, positive_margin: Array, margin: Array, *, bounded: bool, need_grad: bool
     ) -> tuple[Array, tuple[Array, ...]]:
-        del bounded, need_grad
-        limit = positive_margin if self.attracts else margin
+        del bounded
+        limit, sign = (-positive_margin, -1.0) if self.attracts else (margin, 1.0)
         xp = namespace_of(score, limit)
-        hinge = -score - limit if self.attracts else limit + score
-        value = relu(xp, hinge)
+        hinge = limit - score if self.attracts else limit + score
+        value, slope = relu(xp, hinge), None
         # The slope of max(t, 0)² by t is 2 max(t, 0); by the score and the margin, the sign is opposite for positives.
-        value, slope = (value, relu_slope(xp, hinge)) if self.power == 1 else (value * value, 2.0 * value)
-        if not self.attracts:
-            return value, (slope, None, slope)
-        slope = -slope
-        return value, (slope, slope, None)
+        if need_grad:
+            slope = value * (2.0 * sign) if self.power > 1 else relu_slope(xp, hinge) * sign
+        if self.power > 1:
+            value = adapter_of(value).times_in_place(value, value)
+        slopes = (slope, slope, None) if self.attracts else (slope, None, slope)
+        return value, slopes if need_grad else ()
 
 
 _ATTRACT, _REPEL = ({power: fused_term(_Hinge(attracts, power)) for power in (1, 2)} for attracts in (True, False))

@@ -48,6 +48,7 @@ def test_any(options: dict[str, Any], *, turned: bool) -> None:
     for x in (chosen, torch.zeros_like(chosen), chosen[:3, :2], chosen[:0], chosen.to(torch.int64)):
         if 0 not in x.shape or options.get("axis") == 1:
             assert_same(namespace.any(x, **options), compat.any(x, **options))
+            assert_same(namespace.all(x, **options), compat.all(x, **options))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])

@@ -10,10 +10,11 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce import pairings
-from portable_nce._execution.families import PairsSpec, PairTerms, Softmax, SoftmaxSpec
+from portable_nce._execution.families import Softmax, SoftmaxSpec
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.matrix import ScoreMatrix, matrix_of_scores
 from portable_nce._execution.operands import SourceDtypes, operands_of
+from portable_nce._execution.pair_terms import PairsSpec, PairTerms
 from portable_nce._execution.reweighted import Reweighted, ReweightedSpec
 from portable_nce._execution.row_losses import ScoreFacts
 from portable_nce._execution.scores import Channels, GivenScores, Products

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
-from portable_nce._execution.families import PairsSpec, PairTerms, Softmax, SoftmaxSpec
+from portable_nce._execution.families import Softmax, SoftmaxSpec
+from portable_nce._execution.pair_terms import PairsSpec, PairTerms
 from portable_nce._execution.row_losses import ScoreFacts
 from portable_nce.objectives import Term
 

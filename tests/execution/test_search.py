@@ -13,9 +13,13 @@ import pytest
 import torch
 
 import portable_nce as pnce
+from portable_nce._core.numerics import place_of_largest
+from portable_nce._execution.mining import Mined
 from portable_nce._execution.operands import SourceDtypes
 from portable_nce._execution.search import highest, search
+from portable_nce._execution.sets import OnePositive
 from portable_nce._execution.tiling import searched
+from portable_nce.pairings import Members
 
 RNG = np.random.default_rng(0)
 IN: Any = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}
@@ -130,3 +134,27 @@ def test_blocks() -> None:
     assert searched(5000, 2**12, "auto", mode="eager", far=True) == 5000
     assert searched(5000, 2**12, "auto", width=4, **options) == 64
     assert searched(5000, 2**12, "auto", mode="whole", far=False) == 5000
+
+
+MININGS = [("hard", "hard"), ("easy", "hard"), ("hard", "easy"), ("hard", "semi_hard"), ("semi_hard", "hard")]
+
+
+@pytest.mark.parametrize("mining", MININGS)
+@pytest.mark.parametrize("library", IN)
+def test_a_positive_at_a_known_column_is_mined_as_one_of_a_mask(library: str, mining: tuple[str, str]) -> None:
+    scores = RNG.integers(-3, 4, size=(40, 7)).astype(np.float32)
+    scores[RNG.random(scores.shape) < 0.3] = -np.inf
+    columns, present = RNG.integers(7, size=40), RNG.random(40) < 0.8
+    own = (np.arange(7) == columns[:, None]) & present[:, None]
+    to = IN[library]
+    known = OnePositive(to(columns), to(present))
+    masked = Members(to(own), to(~own))
+    for found, expected in zip(Mined(mining)(to(scores), known, 1), Mined(mining)(to(scores), masked, 1), strict=True):
+        assert np.asarray(found).tolist() == np.asarray(expected).tolist()
+
+
+def test_the_place_of_the_largest_entry_is_that_of_argmax_under_jit() -> None:
+    x = RNG.integers(-2, 3, size=(60, 9)).astype(np.float32)
+    x[RNG.random(x.shape) < 0.1], x[5], x[6, 3] = -np.inf, -np.inf, np.inf
+    x[7:20, 4], x[9:30, 6] = np.nan, np.nan
+    assert np.asarray(jax.jit(place_of_largest)(x))[:, 0].tolist() == np.argmax(x, axis=1).tolist()

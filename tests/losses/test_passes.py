@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from portable_nce import bounds, density
+import portable_nce as pnce
+from portable_nce import bounds, density, from_scores
 from portable_nce.backends import torch_namespace
 
 ROWS = 128
@@ -51,13 +52,14 @@ def _made(*shape: int) -> Any:
 
 LOG_Q = torch.zeros(ROWS, ROWS)
 OF_SCORES: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "club": (bounds.club, 4),
+    "club": (bounds.club, 3),
     "dv": (bounds.dv, 5),
     "flo": (lambda scores: bounds.flo(scores, torch.zeros(ROWS)), 7),
     "info_nce_anchor": (bounds.info_nce_anchor, 30),
     "interpolated": (lambda scores: bounds.interpolated(scores, 0.5, 0.0), 30),
     "js": (bounds.js, 5),
     "js_mi": (bounds.js_mi, 10),
+    "margin_mse": (lambda scores: from_scores.margin_mse(scores, torch.zeros(ROWS, ROWS)), 11),
     "mine": (lambda scores: bounds.mine(scores)[0], 5),
     "nwj": (bounds.nwj, 6),
     "smile": (bounds.smile, 9),
@@ -78,9 +80,9 @@ OF_NOISE: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
 
 
 @pytest.mark.parametrize("name", OF_SCORES)
-def test_passes_of_a_bound(name: str) -> None:
-    bound, number = OF_SCORES[name]
-    found = passes(bound, _made(ROWS, ROWS))
+def test_passes_over_a_score_matrix(name: str) -> None:
+    loss, number = OF_SCORES[name]
+    found = passes(loss, _made(ROWS, ROWS))
     assert found.total() == number, found
 
 
@@ -89,3 +91,9 @@ def test_passes_of_a_density(name: str) -> None:
     loss, number = OF_NOISE[name]
     found = passes(loss, _made(ROWS), _made(ROWS, ROWS))
     assert found.total() == number, found
+
+
+def test_means_over_positives_and_over_negatives_take_three_products() -> None:
+    labels, options = torch.arange(ROWS) // 4, {"average": "nonzero", "balance": True}
+    found = passes(lambda x: pnce.contrastive(x, labels, **options), _made(ROWS, 16))  # type: ignore[arg-type]
+    assert found["mm"] == 3

@@ -1,0 +1,302 @@
+"""Sums over pairs: elementwise terms of the scores of positives and of negatives."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .._core.numerics import sum_to_scalar
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+from ..objectives.base import Term
+from ..pairings import Members
+from .inputs import Arrays
+from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
+
+
+class PairsSpec(NamedTuple):
+    """Terms of positives and negatives, the divisor of a mean, and the numbers of parameters and weights per row.
+
+    `counts`: whether positives, and whether negatives, count as pairs. `graded`: whether weights of positives are the
+    degrees to which they are positive. `balance`: the sum of the losses is the mean over positives plus the mean over
+    negatives; the sweep has a single block.
+    """
+
+    terms: tuple[Term | None, Term | None]
+    divide_by: str = "rows"
+    parameters: int = 0
+    weighted: bool = False
+    counts: tuple[bool, bool] = (True, True)
+    graded: bool = False
+    balance: bool = False
+
+
+class PairSum(NamedTuple):
+    """Sums over the pairs of each row: terms, pairs (unless known), nonzero terms (if needed), slopes by parameters."""
+
+    value: Array
+    n_pairs: Array | None
+    n_active: Array | None
+    to_parameters: Arrays = ()
+
+
+class BalancedSum(NamedTuple):
+    """Sums over the positives, and sums over the negatives, of each row."""
+
+    positive: PairSum
+    negative: PairSum
+
+
+class PairTerms(Family):
+    """Sums of elementwise terms. With several score matrices, a term is a function of an entry of each.
+
+    The cotangent of a score is the slope of its term, times the weights of the pair and of the row.
+    """
+
+    counts_pairs = True
+
+    def __init__(self, xp: Namespace, spec: PairsSpec, facts: ScoreFacts, *, need_grad: bool) -> None:
+        super().__init__(xp, spec, facts)
+        self.bounded = facts.small
+        self.need_grad = need_grad
+        self.n_pairs = int(spec.counts[0]) + (facts.n_negatives if spec.counts[1] else 0)  # of each row, if complete
+
+    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Arrays]:
+        """Sums over a tile of negatives, and the slopes of its terms by the scores of each matrix."""
+        term = self.spec.terms[1]
+        assert term is not None  # noqa: S101  (without, no tile is computed)
+        if not self.facts.finite:
+            scores = tuple([exclude(x, 0.0) for x in scores])
+        elif self.facts.given and term.fused is None:
+            scores = tuple([x + 0.0 for x in scores])  # a user's function may return them, and results are overwritten
+        summed: tuple[PairSum, Arrays] = self._summed(term, scores, by_row, lambda x: exclude(x, 0.0))
+        return summed
+
+    def _summed(
+        self,
+        term: Term,
+        scores: Arrays,
+        by_row: Arrays,
+        clear: Callable[[Array], Array],
+        entry_weights: Array | None = None,
+    ) -> Any:
+        """Sums of a term over the entries that `clear` leaves, and its slopes by the scores of each matrix.
+
+        `entry_weights`: weights of the entries in the number of nonzero terms.
+        """
+        xp = self.xp
+        value, slopes = self._term(term, scores, tuple(x[:, None] for x in by_row[: self.spec.parameters]))
+
+        def cleared(x: Array | None) -> tuple[Array | None, Array]:
+            if x is None:
+                return None, xp.zeros_like(value[:, 0])
+            whole = clear(x)
+            return whole, adapter_of(whole).sum_along(whole, 1)
+
+        (whole, total), *of_slopes = _once_each(cleared, (value, *slopes))
+        active = None
+        if self.spec.divide_by == "active":
+            active = xp.astype(xp.not_equal(whole, 0.0), value.dtype)
+            active = xp.sum(active if entry_weights is None else active * entry_weights, axis=1)
+        to_parameters = tuple([x for _, x in of_slopes[len(scores) :]])
+        sums = PairSum(total, self._counted(total, 0), active, to_parameters)
+        return sums, tuple([x for x, _ in of_slopes[: len(scores)]])
+
+    def _term(self, term: Term, scores: Arrays, parameters: Arrays) -> tuple[Array, Arrays]:
+        """A term of scores, and its slopes if needed, in the shape of the scores."""
+        xp, shape = self.xp, tuple(scores[0].shape)
+        value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
+
+        def whole(x: Array | None) -> Array | None:
+            if x is None or tuple(x.shape) == shape:
+                return x
+            return xp.broadcast_to(x, shape) + xp.zeros_like(scores[0])
+
+        value, *whole_slopes = _once_each(whole, (value, *slopes))
+        return value, tuple(whole_slopes) if self.need_grad else ()
+
+    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[Any, Any, None]:
+        """Sums over the pairs of a masked tile, and the slopes of its terms. Scores of -inf are left out."""
+        xp, first = self.xp, scores[0]
+        members = members.graded(first.dtype) if self.spec.graded else members.exclusive()
+        if members.negative_weights is None:
+            members.refuse_weights()
+        sums, residuals = [], []
+        for term, mask, weights, count in zip(self.spec.terms, members[:2], members[2:], self.spec.counts, strict=True):
+            taken, inputs = mask, scores
+            if not self.facts.finite:
+                for score in scores:
+                    taken = xp.logical_and(taken, xp.not_equal(score, -math.inf))
+                inputs = tuple([xp.where(taken, score, 0.0) for score in scores])
+            entry_weights = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, 0.0)
+            number = adapter_of(entry_weights).sum_along(entry_weights, 1)
+            zero = xp.zeros_like(number)
+            if term is None:
+                part = self._no_term(zero, by_row)
+            else:
+                # A user's function may return its argument.
+                times = operator.mul if term.fused is None else adapter_of(entry_weights).times_in_place
+
+                def clear(x: Array, times: Any = times, by: Array = entry_weights) -> Array:
+                    return times(x, by)
+
+                part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else entry_weights)
+                residuals.append(residual)
+            sums.append(part._replace(n_pairs=number if count else zero))
+        if self.spec.balance:
+            return BalancedSum(*sums), residuals, None
+        added: Arrays = ()
+        if self.need_grad and residuals:
+            added = tuple(a + b for a, b in zip(*residuals, strict=True)) if len(residuals) > 1 else tuple(residuals[0])
+        elif self.need_grad:
+            added = tuple(xp.zeros_like(score) for score in scores)
+        return self.merge(sums)[0], added, None
+
+    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
+        """Terms of rows with one positive each, and their slopes."""
+        del present
+        xp, term = self.xp, self.spec.terms[0]
+        if term is None:
+            zero = xp.zeros_like(scores)
+            return self._no_term(zero, by_row)._replace(n_pairs=self._counted(zero, self.n_pairs)), zero
+        value, slopes = self._term(term, (scores,), by_row[: self.spec.parameters])
+        active = xp.astype(value != 0, value.dtype) if self.spec.divide_by == "active" else None
+        slope, *to_parameters = slopes if self.need_grad else (None,)
+        to_parameters = [xp.zeros_like(value) if x is None else x for x in to_parameters]
+        return PairSum(value, self._counted(value, self.n_pairs), active, tuple(to_parameters)), slope
+
+    def _counted(self, like: Array, number: int) -> Array | None:
+        """Number of pairs of each row, or None if all rows are known to have `n_pairs`."""
+        return None if self.facts.complete else self.xp.full_like(like, number)
+
+    def _no_term(self, zero: Array, by_row: Arrays) -> PairSum:
+        slopes = tuple(zero for _ in by_row[: self.spec.parameters]) if self.need_grad else ()
+        return PairSum(zero, self._counted(zero, 0), zero if self.spec.divide_by == "active" else None, slopes)
+
+    def merge(self, parts: list[Any]) -> tuple[Any, list[None]]:
+        if isinstance(parts[0], BalancedSum):
+            return BalancedSum(*[self.merge([*each])[0] for each in zip(*parts, strict=True)]), [None] * len(parts)
+        total = parts[0]
+        for part in parts[1:]:
+            pairs, active = (
+                None if a is None or b is None else a + b for a, b in zip(total[1:3], part[1:3], strict=True)
+            )
+            extra = tuple(a + b for a, b in zip(total.to_parameters, part.to_parameters, strict=True))
+            total = PairSum(total.value + part.value, pairs, active, extra)
+        return total, [None] * len(parts)
+
+    def finish(self, total: Any, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+        xp, spec = self.xp, self.spec
+        if spec.balance:
+            return self._finish_balanced(total, positive, by_row, need_grad=need_grad)
+        slope = None
+        if positive is not None:
+            part, slope = positive
+            total = self.merge([part, total])[0]
+        elif total.n_pairs is not None and self.facts.n_negatives and spec.counts[1]:  # no tile counts them
+            total = total._replace(n_pairs=total.n_pairs + self.facts.n_negatives)
+        weights = by_row[spec.parameters] if spec.weighted else None
+        # If all rows have pairs, all count.
+        counted = None if total.n_pairs is None and self.n_pairs > 0 else self._pairs_of(total) > 0
+        values, factor, weight_slopes = weigh(xp, total.value, weights, counted)
+        counts: Array | None = total.n_active
+        if spec.divide_by == "pairs":
+            counts = self._pairs_of(total)
+        elif spec.divide_by == "rows":
+            counts = self._counts_of_all(values) if counted is None else xp.astype(counted, values.dtype)
+        if not need_grad:
+            return RowLosses(values, counts)
+        to_positive, *to_parameters = (
+            x if x is None else self.divided(x if factor is None else x * factor) for x in (slope, *total.to_parameters)
+        )
+        factor = self.divided(xp.ones_like(values) if factor is None else factor)
+        to_rows = (*to_parameters, *self.to_weights(weight_slopes))
+        return RowLosses(values, counts, factor, to_positive, to_rows)
+
+    def _finish_balanced(self, total: Any, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+        """Losses whose sum is a mean over positives plus a mean over negatives.
+
+        With the sum s and the number n of a row, its weight w, and the mean ``m = Σ w s / Σ w n``, all of the positives
+        and all of the negatives,
+
+            loss: w s / Σ w n        to the score: w / Σ w n, times the slope        to the weight: (s - n m) / Σ w n
+        """
+        xp, spec, slope = self.xp, self.spec, None
+        weights = by_row[spec.parameters] if spec.weighted else None
+        if positive is not None:
+            part, slope = positive
+            one, n_negatives = xp.ones_like(part.value), xp.full_like(part.value, self.facts.n_negatives)
+            total = BalancedSum(part._replace(n_pairs=one), total._replace(n_pairs=n_negatives))
+        sides = [_mean_of(xp, part, spec.divide_by, weights) for part in total]
+        (of_positives, of_negatives), counts = sides, sides[0].number + sides[1].number
+        values = of_positives.values + of_negatives.values
+        if not need_grad:
+            return RowLosses(values, counts)
+        each = [side.cotangents(part) for side, part in zip(sides, total, strict=True)]
+        to_rows = tuple([a + b for a, b in zip(*each, strict=True)])
+        to_positive = of_positives.factor if slope is None else of_positives.factor * slope
+        return RowLosses(values, counts, of_negatives.factor, to_positive, to_rows)
+
+    def _pairs_of(self, total: PairSum) -> Array:
+        return self.xp.full_like(total.value, self.n_pairs) if total.n_pairs is None else total.n_pairs
+
+    def tile_cotangent(self, residual: Arrays, losses: RowLosses, rescale: None) -> tuple[Array, Array]:
+        """The slopes of the terms, and the factor of each row."""
+        del rescale
+        (slope,) = residual
+        return slope, losses.coefficient
+
+    def cotangents(self, residual: Arrays, losses: RowLosses) -> Arrays:
+        """The cotangents of the scores of an only tile, of each matrix."""
+        factor = losses.coefficient[:, None]
+        return tuple(_once_each(lambda x: adapter_of(x).times_in_place(x, factor), residual))
+
+    def masked_cotangents(
+        self, residual: Any, positive: Any, losses: RowLosses, members: Members, rescale: None = None
+    ) -> Arrays:
+        """The cotangents of a masked tile's scores, of each matrix."""
+        del positive, members, rescale
+        if not self.spec.balance:
+            return self.cotangents(residual, losses)
+        factors = losses.to_positive, losses.coefficient
+        both = [self.cotangents(x, losses._replace(coefficient=c)) for x, c in zip(residual, factors, strict=True)]
+        return tuple([a + b for a, b in zip(*both, strict=True)])
+
+
+class _OneMean(NamedTuple):
+    """Weighted values of rows divided by a norm, their numbers, the factor of their slopes, and slopes of weights."""
+
+    values: Array
+    number: Array
+    factor: Array
+    to_weights: Arrays
+
+    def cotangents(self, part: PairSum) -> Arrays:
+        """Cotangents of the parameters and the weights of the rows."""
+        return (*[x * self.factor for x in part.to_parameters], *self.to_weights)
+
+
+def _mean_of(xp: Namespace, part: PairSum, divide_by: str, weights: Array | None) -> _OneMean:
+    """Mean of the positives or of the negatives of all rows."""
+    pairs: Array = part.n_pairs
+    counted = pairs > 0
+    values, factor, to_weights = weigh(xp, part.value, weights, counted)
+    number = part.n_active if divide_by == "active" else pairs
+    number = xp.astype(counted, values.dtype) if divide_by == "rows" else number
+    norm = sum_to_scalar(xp, number if weights is None else number * weights)
+    norm = xp.where(norm == 0, math.inf, norm)  # such a mean is 0, and constant
+    if to_weights is None:
+        return _OneMean(values / norm, number, factor / norm, ())
+    mean = sum_to_scalar(xp, values) / norm
+    return _OneMean(values / norm, number, factor / norm, ((to_weights - number * mean) / norm,))
+
+
+def _once_each(function: Callable[[Array], Any], arrays: Arrays) -> list[Any]:
+    """Results of a function, called once for arrays that are one object: a value and its slope may be."""
+    results: list[Any] = []
+    for k, x in enumerate(arrays):
+        same = [result for y, result in zip(arrays[:k], results, strict=True) if y is x]
+        results.append(same[0] if same else function(x))
+    return results
