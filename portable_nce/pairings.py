@@ -23,6 +23,7 @@ from ._core.checks import (
     check_integers,
     check_mask,
     check_number,
+    check_pair_weights,
     check_shape,
     explained,
     indices_of,
@@ -941,8 +942,12 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     if not isinstance(pairing, Pairing):
         raise TypeError(f"pairing: expected a Pairing, got {type(pairing).__name__}")
     xp, (weights,) = common_namespace(weights=weights)
-    check_floating(xp, weights=weights)
-    shape_of("weights", weights, "(N, K)", may_be_empty=True)
+    check_pair_weights(xp, "weights", weights, shape_of("weights", weights, "(N, K)", may_be_empty=True))
+    return with_pair_weights(pairing, weights)
+
+
+def with_pair_weights(pairing: Pairing, weights: Array) -> Pairing:
+    """Pairing with checked weights (N, K) of its pairs."""
     pairs = (stop_gradient(weights), *pairing.pairs)
     positives = ByRule(pairing.rows, pairing.columns, pairs)
     return pairing._replace(rule=_WeightedRule(pairing.rule), positives=positives, **_DERIVED)

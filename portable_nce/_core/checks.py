@@ -477,6 +477,15 @@ def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) ->
     return xp.astype(weights, like.dtype)
 
 
+def check_pair_weights(xp: Namespace, name: str, weights: Array, shape: tuple[int, ...]) -> None:
+    """The weights of pairs must be real floating-point numbers of the given shape, and not negative if readable."""
+    check_floating(xp, **{name: weights})
+    check_shape(name, weights, shape)
+    low = None if is_empty(weights) else readable_entry(weights, least)
+    if low is not None and low < 0.0:
+        raise ValueError(f"{name}: expected numbers of at least 0, got {low:g}; a mask leaves pairs out")
+
+
 def check_block_size(block_size: Any) -> BlockSize:
     """Return `block_size`, which must be "auto", None, or a positive integer."""
     if block_size is None or (isinstance(block_size, str) and block_size == "auto"):

@@ -100,6 +100,11 @@ _OF_ONE = {
         "symmetric",
     ): "use from_scores.clip(scores), or the mean of the losses of scores and scores.T",
     ("from_scores.clip", "symmetric"): _BOTH_IN,
+    ("from_scores.cosent", "pair_weights"): "pass weights=..., those of the pairs",
+    **{
+        (f"from_scores.{name}", "pair_weights"): "each term has two pairs; pass weights=... of the rows, or a mask"
+        for name in ("triplet", "margin_mse")
+    },
     ("from_scores.cosent", "symmetric"): _ONE_SCORE,
     ("from_scores.margin_mse", "symmetric"): (
         "take the mean of the losses of scores, teacher_scores and of scores.T, teacher_scores.T"
@@ -129,7 +134,7 @@ _BOTH_WAYS = {"view_a", "image", "query_a", "directions", "embeddings"}
 
 _OF_EMBEDDINGS = {
     "queue": "use moco(query, key, queue)",
-    "pos_weight": "for weights of pairs, use contrast with pairings.weighted(...)",
+    **dict.fromkeys(("pos_weight", "pair_weights"), "for weights of pairs, use contrast with pairings.weighted(...)"),
     **dict.fromkeys(
         _SMOOTHINGS,
         'use contrast(..., objective="info_nce", pairing=pairings.smoothed(...)), with the same temperature',
@@ -162,6 +167,7 @@ _BY_POSITIVES = {
     "target": "pass positives=..., the column of each row's positive",
 }
 _OF_SCORES = {
+    "pos_weight": "for weights of pairs, pass pair_weights=...",
     "tau": "the limit of the log-ratios is clip=...",
     **dict.fromkeys(("block_size", "precision", "across", "hardness", "normalize"), _EMBEDDED),
     "dim": "rows are the first axis",

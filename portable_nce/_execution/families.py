@@ -408,17 +408,18 @@ class PairTerms(Family):
                 for score in scores:
                     taken = xp.logical_and(taken, xp.not_equal(score, -math.inf))
                 inputs = tuple([xp.where(taken, score, 0.0) for score in scores])
-            entry_weights = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, 0.0)
-            number = xp.sum(entry_weights, axis=1)
+            factors = None if weights is None else xp.where(taken, weights, 0.0)
+            number = xp.sum(xp.astype(taken, first.dtype) if factors is None else factors, axis=1)
             zero = xp.zeros_like(number)
             if term is None:
                 part = self._no_term(zero, by_row)
             else:
 
-                def clear(x: Array, taken: Array = taken, weights: Array | None = weights) -> Array:
-                    return xp.where(taken, x if weights is None else x * weights, 0.0)
+                def clear(x: Array, taken: Array = taken, factors: Array | None = factors) -> Array:
+                    kept = xp.where(taken, x, 0.0)
+                    return kept if factors is None else kept * factors
 
-                part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else entry_weights)
+                part, residual = self._summed(term, inputs, by_row, clear, factors)
                 residuals.append(residual)
             sums.append(part._replace(n_pairs=number if count else zero))
         added: Arrays = ()
