@@ -767,7 +767,11 @@ def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...],
         got = f"{positives.dtype} of shape {tuple(positives.shape)}"
         wanted = "integers (N,), booleans (N, K) or weights (N, K)" if weighted else "integers (N,) or booleans (N, K)"
         matrix = len(positives.shape) > 1
-        remedy = "compare, as in positives > 0" if matrix else f"convert it with {cast_hint(positives)}"
+        remedy = (
+            "compare, as in positives > 0"
+            if matrix
+            else f"convert it with positives.{cast_hint(positives, integers=True)}"
+        )
         raise TypeError(f"positives: expected {wanted}, got dtype {got}; {remedy}")
     columns = indices_of(xp, "positives", positives, shape[:1])
     # Across ranks the number of columns is not known yet, and 2^31 stands for it: later, all ranks check the indices.

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any, get_args
 
 from .. import pairings
-from .._core.checks import check_called, check_choice, row_weights
+from .._core.checks import check_called, check_choice, row_weights, warn_of_number
 from .._core.namespace import namespace_of, native
 from .._core.notes import listening
 from .._core.numerics import largest_score, upcast
@@ -40,6 +40,7 @@ from .entry import (
     checked_options,
     repeat_for_views,
     scale_in,
+    warn_of_arrays,
     warn_of_scale,
 )
 from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of, with_live_rows
@@ -178,12 +179,20 @@ def contrast_embeddings(
     The objective and the `factor` of the loss may be functions of the temperature (or logit scale) and `parameters`,
     which are numbers or arrays of one entry. The result has the dtype of the arrays, or `dtype`.
     """
-    warn_of_scale(options, next(iter(embeddings.values())))
+    first = next(iter(embeddings.values()))
+    warn_of_scale(options, first)
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
     call = LossCall(embeddings, objective, pairing, options, layout, parameters, dtype)
     kind = None if factor is not None else kind_of(call)
     plan = None if kind is None else PLANS.get(kind)
-    return _compute(call, factor, kind) if plan is None else _run_plan(plan, call)
+    if plan is not None:
+        return _run_plan(plan, call)
+    result = _compute(call, factor, kind)
+    warn_of_arrays(options, first)
+    if "logit_bias" in parameters:
+        # In a sum over pairs that are mostly negative, it is below 0.
+        warn_of_number("logit_bias", parameters["logit_bias"], first, most=1.0)
+    return result
 
 
 def _compute(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:

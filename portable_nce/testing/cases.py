@@ -867,7 +867,7 @@ def _negatives_only(rows: int, features: int) -> Iterator[Case]:
     }
     table |= _streamed(table, list(table))
     arguments = {"image": draw.vectors(rows, features), "text": draw.vectors(rows + 1, features)}
-    yield from _variations("siglip", arguments, table, logit_scale=4.0, logit_bias=-2.0, negative_only=True)
+    yield from _variations("siglip", arguments, table, logit_scale=8.0, logit_bias=-2.0, negative_only=True)
 
 
 def _halves(count: int) -> tuple[Row, Row]:

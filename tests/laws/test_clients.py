@@ -186,7 +186,7 @@ def test_jax_keeps_nothing_of_a_call() -> None:
 
     for loss in (
         lambda a, b: pnce.dclw(a, b, temperature=0.5),
-        lambda a, b: pnce.siglip(a, b, logit_scale=jnp.asarray(2.0), logit_bias=jnp.asarray(-1.0)),
+        lambda a, b: pnce.siglip(a, b, logit_scale=jnp.asarray(8.0), logit_bias=jnp.asarray(-1.0)),
         lambda a, b: pnce.contrast(a, b, objective=lambda row: row.log_odds**2),
     ):
         gradient = pnce.value_and_grad(loss, argnums=(0, 1))
