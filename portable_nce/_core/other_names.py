@@ -91,6 +91,9 @@ _TOPICS = {
     "losses": f"the losses are functions of {_PACKAGE}, such as {_PACKAGE}.info_nce",
     "mi": f"use {_PACKAGE}.estimation.mutual_information or {_PACKAGE}.bounds",
     "NCE": f"use {_PACKAGE}.density.local_nce, or {_PACKAGE}.info_nce for InfoNCE",
+    "CircleLoss": f"use {_PACKAGE}.from_scores.dcl of both kinds of pairs, as in docs/names.md",
+    "MultiSimilarityLoss": f"use {_PACKAGE}.from_scores.info_nce of both kinds of pairs, as in docs/names.md",
+    "ProxyNCALoss": f"use {_PACKAGE}.info_nce with positives=labels, as in docs/names.md",
     "ArcFaceLoss": f"use {_PACKAGE}.contrast with a margin in the objective, as in docs/names.md",
 }
 """Remedies for names of the package itself that are no name of a function."""

@@ -338,7 +338,6 @@ def test_what_is_refused_is_refused_with_a_plan_too() -> None:
         loss(x, y, weights=[1.0] * 6)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_derivatives_of_every_kind(name: str) -> None:
     """The plan of a call without gradients serves calls with gradients, and those of torch.func."""

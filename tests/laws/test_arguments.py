@@ -1173,7 +1173,6 @@ def in_a_loss(made: Any) -> Any:
     return pnce.contrast(x, y, objective="info_nce", pairing=made) if isinstance(made, pairings.Pairing) else made
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(("call", "numbers", "dynamic"), [*numbers_of_calls()])
 def test_torch_compile_of_numbers_that_change(call: Call, numbers: Mapping[str, float], dynamic: bool | None) -> None:  # noqa: FBT001
     """One graph for the first value and one for all others, or one for all if the numbers start as symbols."""

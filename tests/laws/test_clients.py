@@ -27,8 +27,6 @@ from calls import EACH, WAYS, Call, mostly_full
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
-    # torch itself uses torch.jit.script, which warns of its deprecation.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
 ]
 
 losses = pytest.mark.parametrize("name", [name for name in LOSSES if not name.startswith("from_scores.")])

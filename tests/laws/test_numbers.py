@@ -20,7 +20,6 @@ from portable_nce.testing.cases import LOSSES, example
 from calls import OF_SCORES, mostly_full
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 

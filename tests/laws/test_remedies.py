@@ -93,6 +93,9 @@ MEANT = {
     "mi": "portable_nce.estimation.mutual_information",
     "NCE": "portable_nce.density.local_nce",
     "ArcFaceLoss": "portable_nce.contrast",
+    "CircleLoss": "portable_nce.from_scores.dcl",
+    "MultiSimilarityLoss": "portable_nce.from_scores.info_nce",
+    "ProxyNCALoss": "portable_nce.info_nce",
 }
 
 

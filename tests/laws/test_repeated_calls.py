@@ -240,7 +240,6 @@ def _with_others(loss: Call, others: list[torch.Tensor], *arrays: torch.Tensor) 
     return result
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.parametrize("mode", MODES)
 def test_calls_do_not_depend_on_the_modes_of_earlier_ones(mode: str) -> None:
     """Neither plain calls after others, nor others after plain ones; and programs keep no tensor."""
