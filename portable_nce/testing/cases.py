@@ -1144,7 +1144,7 @@ def _distances(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
         "sum, neg_sq_euclidean": {"margin": 1.5},
         "one label alone, weights, mask": {**weighted, "margin": 0.5},
         "batch_hard": {},
-        "batch_hard, nonzero": {"margin": -0.75, "temperature": 2.0},
+        "easy positives, nonzero": {"mining": ("easy", "hard"), "margin": 0.0, "temperature": 2.0},
         "batch_hard, soft, one label alone, weights, mask": {**weighted, "temperature": 0.5},
     }
     table |= _streamed(table, [name for name in table if "alone" in name])
