@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._core.autodiff import stop_gradient
 from ._core.calls import programmed
 from ._core.checks import (
     SINGLE,
@@ -44,10 +45,12 @@ from ._core.checks import (
     check_log_probabilities,
     check_mask,
     check_number,
+    check_pair_weights,
     check_shape,
     indices_of,
     row_weights,
     shape_of,
+    warn_of_negative,
 )
 from ._core.left_out import left_out, log_odds
 from ._core.logsumexp import ExpSum, exponentials
@@ -167,13 +170,14 @@ def negative_sampling(
     *,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the loss of negative sampling (word2vec): local NCE without the noise density.
 
-    .. math:: \ell_i = \log(1 + e^{-s_i}) + \sum_{j=1}^k \log(1 + e^{s_{ij}})
+    .. math:: \ell_i = \log(1 + e^{-s_i}) + \sum_{j=1}^k w_{ij} \log(1 + e^{s_{ij}})
 
-    It equals `local_nce` if :math:`k\, q(x) = 1` for every x; otherwise its optimum,
+    Without weights w, it equals `local_nce` if :math:`k\, q(x) = 1` for every x; otherwise its optimum,
     :math:`\log p(x \mid c) - \log q(x) - \log k`, is not a density.
 
     Parameters
@@ -186,6 +190,9 @@ def negative_sampling(
         Samples to include; all by default. A context without samples counts, with the loss of its data alone.
     weights : array, shape (N,), optional
         Weights of the contexts.
+    pair_weights : array of float, shape (N, k), optional
+        Weights w ≥ 0 of the samples, without gradient; 1 by default. Weight 0 leaves a sample out, as a mask does.
+        Self-adversarial weights are a softmax of each row.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the contexts, weighted sum, or the weighted losses of the contexts.
 
@@ -204,7 +211,8 @@ def negative_sampling(
     References
     ----------
     Mikolov, Sutskever, Chen, Corrado and Dean (2013), "Distributed Representations of Words and Phrases and their
-    Compositionality", arXiv:1310.4546, equation 4.
+    Compositionality", arXiv:1310.4546, equation 4. Sun, Deng, Nie and Tang (2019), "RotatE: Knowledge Graph Embedding
+    by Relational Rotation in Complex Space", arXiv:1902.10197, equation 5: self-adversarial weights.
 
     Examples
     --------
@@ -213,7 +221,7 @@ def negative_sampling(
     >>> pnce.density.negative_sampling(np.asarray([2.0, 1.0]), np.asarray([[-1.0, 0.0], [-2.0, 0.5]]))
     array(1.27380...)
     """
-    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction, pair_weights=pair_weights)
     return checked.binary(checked.data, checked.noise)
 
 
@@ -1004,6 +1012,7 @@ class _Checked(NamedTuple):
     weights: Array | None
     reduction: ReductionName
     dtype: Any
+    pair_weights: Array | None = None
 
     def members(self) -> Array:
         """Mask (N, k) of the samples."""
@@ -1027,7 +1036,7 @@ class _Checked(NamedTuple):
 
     def sums(self, term: PairTerm, noise: Array) -> Array:
         """Sums of a term over the samples of each context."""
-        return pair_sums(term, noise, PairSets(off=self.mask))[1]
+        return pair_sums(term, noise, PairSets(off=self.mask, factors=self.pair_weights))[1]
 
     def mean(self, term: PairTerm) -> tuple[Array, Array]:
         """Mean of a term over the samples of each context, and the mask of contexts with samples."""
@@ -1090,6 +1099,7 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
     *,
     names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
     needs_samples: bool = False,
+    pair_weights: Array | None = None,
 ) -> _Checked:
     """Check the arguments. An empty name marks an unused argument.
 
@@ -1099,7 +1109,9 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
     values = dict(zip(names, (data_scores, noise_scores, *log_q), strict=True))
     numbers = {name: check_number(name, values[name]) for name in names[2:] if is_number(values[name])}
     arrays = {name: x for name, x in values.items() if name and name not in numbers}
-    xp, (*entered, mask, weights) = common_namespace(**arrays, mask=mask, weights=weights)
+    xp, (*entered, mask, weights, pair_weights) = common_namespace(
+        **arrays, mask=mask, weights=weights, pair_weights=pair_weights
+    )
     arrays = dict(zip(arrays, entered, strict=True))
     check_floating(xp, **arrays)
     dtype, noise = entered[0].dtype, arrays[names[1]]
@@ -1113,8 +1125,14 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
             check_log_probabilities(name, x)
     if mask is not None:
         check_mask(xp, "mask", mask, (rows, samples))
+    if pair_weights is not None:
+        check_pair_weights(xp, "pair_weights", pair_weights, (rows, samples))
+        some = xp.logical_not(pair_weights <= 0)
+        mask = some if mask is None else xp.logical_and(mask, some)
+        pair_weights = xp.where(mask, xp.astype(stop_gradient(pair_weights), upcast(xp, noise).dtype), 0.0)
     values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
     data, noise, data_q, noise_q = (values[name] for name in names)
+    warn_of_negative("weights", weights)
     weights = row_weights(xp, weights, rows, values[names[1]])
     live = counted_by(weights, xp.any(mask, axis=1) if needs_samples and mask is not None else None)
     pairs = counted_by(None, mask, None if live is None else live[:, None])
@@ -1122,4 +1140,4 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
     noise = zeroed_entries(noise, pairs)
     if not is_number(noise_q):
         noise_q = zeroed_entries(noise_q, pairs) if len(noise_q.shape) > 1 else noise_q[None, :]
-    return _Checked(xp, data, noise, data_q, noise_q, mask, weights, reduction, dtype)
+    return _Checked(xp, data, noise, data_q, noise_q, mask, weights, reduction, dtype, pair_weights)

@@ -24,6 +24,8 @@ from ._core.checks import (
     readable_entry,
     row_weights,
     shape_of,
+    warn,
+    warn_of_negative,
 )
 from ._core.logsumexp import exponentials
 from ._core.namespace import common_namespace, device_of, namespace_of
@@ -243,6 +245,7 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     rows, _ = shape_of("x", x, "(N, D)")
     check_shape("y", y, tuple(x.shape))
     dtype, x, y = x.dtype, upcast(xp, x), upcast(xp, y)
+    warn_of_negative("weights", weights)
     weights = row_weights(xp, weights, rows, x)
     unit_x, unit_y = (normalize(zeroed(z, counted_by(weights))) for z in (x, y))
     differences = unit_x - unit_y
@@ -589,6 +592,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             raise ValueError("key: expected embeddings, got None; scores come without a similarity, queries with keys")
         xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights, weighted=False)
         x = stop_gradient(upcast(xp, scores))
+        _check_k(k, x.shape[1])
         measure, matrix = _of_one(measure, pairing), matrix_of_scores(x, pairing, mask)
         known = matrix.one_positive()
         members = Members(*matrix.sets()) if known is None else OnePositive.of(Inputs((x,), **known))
@@ -615,6 +619,8 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             )
         if mask is not None:
             check_mask(xp, "mask", mask, shape)
+        _check_k(k, shape[1])
+        warn_of_negative("weights", weights)
         source_dtypes, scores = SourceDtypes((x.dtype,), (y.dtype,)), x
         x, y = upcast(xp, x), upcast(xp, y)
         values, counted = search(
@@ -628,6 +634,12 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         )
     weights = row_weights(xp, weights, x.shape[0], x)
     return finish(xp, Reduction(reduction, weights).of_values(values, counted), scores.dtype, reduction)
+
+
+def _check_k(k: int, n_columns: int) -> None:
+    """Warn if every positive is among the first k, so that the measure is 1."""
+    if k > n_columns:
+        warn(f"k: expected at most {n_columns}, the number of columns, got {k}, of which the measure is always 1")
 
 
 def _of_one(measure: Measure, pairing: Pairing) -> Measure:

@@ -18,12 +18,14 @@ from ._core.checks import (
     check_floating,
     check_integers,
     check_mask,
+    check_pair_weights,
     check_shape,
     least,
     readable_entry,
     row_weights,
     shape_of,
     temperature_of,
+    warn_of_negative,
 )
 from ._core.left_out import LeftOut, left_out
 from ._core.logsumexp import ExpSum
@@ -49,7 +51,7 @@ from ._core.types import (
 from ._execution.live import counted_by, zeroed
 from ._execution.matrix import matrix_of_scores
 from ._losses.graded import enter_graded, loss_of_graded
-from .pairings import Pairing, of_positives
+from .pairings import Pairing, of_positives, with_pair_weights
 
 __all__ = [
     "clip",
@@ -81,6 +83,7 @@ def info_nce(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
     multi_positive: MultiPositive = "each",
 ) -> ArrayT:
@@ -91,6 +94,11 @@ def info_nce(
     the cross-entropy of row i with class p(i). A row without negatives has loss 0; with several positives and
     ``multi_positive="each"``, it is :math:`\mathrm{lse}_{P(i)}\, g_{ij} - \mathrm{mean}_{P(i)}\, g_{ij} \ge \log
     |P(i)|`.
+
+    With pair weights w, a negative counts :math:`w_{ij}` times, and positives are weighted in their mean:
+
+    .. math:: \ell_i = -\sum_{p \in P(i)} \frac{w_{ip}}{\sum_{k \in P(i)} w_{ik}} \log
+        \frac{e^{g_{ip}}}{\sum_{j \in P(i)} e^{g_{ij}} + \sum_{j \in Q(i)} w_{ij}\, e^{g_{ij}}}
 
     Parameters
     ----------
@@ -104,6 +112,8 @@ def info_nce(
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
         rows.
@@ -149,7 +159,8 @@ def info_nce(
     (array(1.08333...e-15), (256, 256))
     """
     objective = objectives.info_nce(multi_positive=multi_positive)
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
+    return _loss(scores, objective, reduction, **given)
 
 
 @programmed
@@ -162,12 +173,15 @@ def flat_nce(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
     multi_positive: MultiPositive = "each",
 ) -> ArrayT:
     r"""Return the FlatNCE loss of a score matrix: the log-odds of the negatives.
 
     .. math:: \ell_i = u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{i p(i)}
+
+    With pair weights w, :math:`\ell_i = \log \sum_{j \in Q(i)} w_{ij}\, e^{g_{ij}} - g_{i p(i)}`.
 
     Parameters
     ----------
@@ -187,6 +201,8 @@ def flat_nce(
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive and a negative (0 if none has), weighted sum, or the weighted
         losses.
@@ -219,7 +235,8 @@ def flat_nce(
     array(-40.)
     """
     objective = objectives.flat_nce(include_positive=include_positive, form=form, multi_positive=multi_positive)
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
+    return _loss(scores, objective, reduction, **given)
 
 
 @programmed
@@ -230,12 +247,15 @@ def dcl(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
     multi_positive: MultiPositive = "each",
 ) -> ArrayT:
     r"""Return the decoupled contrastive loss of a score matrix: `flat_nce` without the positive, in the log form.
 
     .. math:: \ell_i = -g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}
+
+    With pair weights w, :math:`\ell_i = -g_{i p(i)} + \log \sum_{j \in Q(i)} w_{ij}\, e^{g_{ij}}`.
 
     Parameters
     ----------
@@ -249,6 +269,8 @@ def dcl(
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive and a negative (0 if none has), weighted sum, or the weighted
         losses.
@@ -280,7 +302,8 @@ def dcl(
     array(-1.5)
     """
     objective = objectives.flat_nce(multi_positive=multi_positive)
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
+    return _loss(scores, objective, reduction, **given)
 
 
 @programmed
@@ -355,6 +378,7 @@ def supcon(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
     multi_positive: MultiPositive = "each",
 ) -> ArrayT:
@@ -364,6 +388,8 @@ def supcon(
         \log \frac{e^{g_{ip}}}{\sum_{j \in P(i) \cup Q(i)} e^{g_{ij}}}
 
     The positives of a row compete with each other: without negatives the loss is at least :math:`\log |P(i)|`.
+
+    The formula with pair weights is that of `info_nce`.
 
     Parameters
     ----------
@@ -377,6 +403,8 @@ def supcon(
         Pairs to include; all by default. For a matrix of embeddings with themselves, set its diagonal to False.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
         rows.
@@ -410,7 +438,8 @@ def supcon(
     array(0.22009...)
     """
     objective = objectives.info_nce(multi_positive=multi_positive)
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
+    return _loss(scores, objective, reduction, **given)
 
 
 @programmed
@@ -421,11 +450,17 @@ def nca(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the loss of neighbourhood components analysis, also the soft nearest neighbour loss, of a score matrix.
 
     .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{g_{ij}}}{\sum_{j \in P(i) \cup Q(i)} e^{g_{ij}}}
+
+    With pair weights w, a negative counts :math:`w_{ij}` times, and positives of any weight above 0 once:
+
+    .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{g_{ij}}}
+        {\sum_{j \in P(i)} e^{g_{ij}} + \sum_{j \in Q(i)} w_{ij}\, e^{g_{ij}}}
 
     Parameters
     ----------
@@ -439,6 +474,8 @@ def nca(
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
         rows.
@@ -468,7 +505,8 @@ def nca(
     array(0.68751...)
     """
     objective = objectives.info_nce(multi_positive="pooled")
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
+    return _loss(scores, objective, reduction, **given)
 
 
 @programmed
@@ -482,6 +520,7 @@ def dclw(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the weighted decoupled contrastive loss of a score matrix.
@@ -490,6 +529,8 @@ def dclw(
         w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{i p(i)} / \sigma)
 
     over the n rows that count. With several positives, the log-sum-exp of their scores replaces :math:`g_{i p(i)}`.
+
+    With pair weights, the log-sum-exp over negatives is :math:`\log \sum_{j \in Q(i)} w_{ij}\, e^{g_{ij}}`.
 
     Parameters
     ----------
@@ -509,6 +550,8 @@ def dclw(
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive and a negative (0 if none has), weighted sum, or the weighted
         losses.
@@ -542,7 +585,8 @@ def dclw(
     n_rows, _ = shape_of("scores", scores, "(N, K)")
     temperature = temperature_of(xp, temperature, n_rows, upcast(xp, scores))
     objective = objectives.dclw(temperature=temperature, sigma=sigma, detach_weights=detach_weights)
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
+    return _loss(scores, objective, reduction, **given)
 
 
 @programmed
@@ -552,12 +596,15 @@ def clip(
     *,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the CLIP loss of a score matrix: the mean of InfoNCE over the rows and over the columns.
 
     .. math:: \tfrac12 \Big(\frac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
         + \frac1N \sum_{j \le N} -\log \mathrm{softmax}_i(g_{ij})_j\Big)
+
+    With pair weights w, both softmaxes have :math:`w_{ij}\, e^{g_{ij}}` in place of :math:`e^{g_{ij}}` for i ≠ j.
 
     Parameters
     ----------
@@ -568,6 +615,8 @@ def clip(
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the pairs.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean, weighted sum, or the weighted losses of the pairs; a loss is the mean of both directions. "none"
         needs as many columns as rows.
@@ -596,7 +645,7 @@ def clip(
     >>> pnce.from_scores.clip(np.asarray([[4.0, 1.0], [0.0, 3.0]]))
     array(0.06...)
     """
-    _, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
+    _, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights, pair_weights)
     return contrast_scores(
         scores, objectives.info_nce(), pairing, Reduction(reduction, weights), mask=mask, symmetric=True
     )
@@ -614,12 +663,15 @@ def relic(
     include_positive: bool = True,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the RELIC loss of a score matrix: InfoNCE plus the divergence of the rows' and columns' distributions.
 
     .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
         p^a_{ij} = \mathrm{softmax}_j(g_{ij}), \quad p^b_{ij} = \mathrm{softmax}_j(g_{ji})
+
+    With pair weights w, both distributions have :math:`w_{ij}\, e^{g}` in place of :math:`e^{g}` for i ≠ j.
 
     Parameters
     ----------
@@ -640,6 +692,8 @@ def relic(
         Pairs to include; all by default. Entry (i, j) includes sample j in both distributions of row i.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, N), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive (0 if none has), weighted sum, or the weighted losses of the
         rows.
@@ -675,7 +729,7 @@ def relic(
         symmetric=symmetric,
         include_positive=include_positive,
     )
-    xp, matrix, pairing, mask, weights = enter_scores(scores, None, mask, weights)
+    xp, matrix, pairing, mask, weights = enter_scores(scores, None, mask, weights, pair_weights)
     check_square(matrix)
     if not _lack_masks(matrix):
         live = matrix != -math.inf
@@ -692,11 +746,14 @@ def logistic(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the logistic loss of a score matrix (SigLIP): an independent binary classification of every pair.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \log(1 + e^{-g_{ij}}) + \sum_{j \in Q(i)} \log(1 + e^{g_{ij}})
+
+    With pair weights w, each term is multiplied by :math:`w_{ij}`.
 
     Parameters
     ----------
@@ -710,6 +767,8 @@ def logistic(
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows (the sum over all pairs divided by N), weighted sum, or the weighted losses of the
         rows.
@@ -739,7 +798,8 @@ def logistic(
     array(0.16...)
     """
     objective = objectives.logistic()
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
+    return _loss(scores, objective, reduction, **given)
 
 
 @programmed
@@ -756,12 +816,15 @@ def contrastive(
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    pair_weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the contrastive loss with a margin of a matrix of distances.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
         \qquad d_{ij} = -g_{ij}
+
+    With pair weights w, each term is multiplied by :math:`w_{ij}`, and the mean divides by the sum of the weights.
 
     Parameters
     ----------
@@ -786,6 +849,8 @@ def contrastive(
         Pairs to include; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
+    pair_weights : array of float, shape (N, K), optional
+        Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the pairs (0 if there are none), weighted sum, or the weighted sums of the rows.
 
@@ -820,7 +885,8 @@ def contrastive(
         average=average,
         balance=balance,
     )
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
+    return _loss(scores, objective, reduction, **given)
 
 
 @programmed
@@ -1024,18 +1090,28 @@ def enter_parameter(scores: Array, **parameter: Any) -> tuple[Namespace, Array, 
 
 
 def enter_scores(
-    scores: Array, positives: Array | None, mask: Array | None, weights: Array | None, *, weighted: bool = True
+    scores: Array,
+    positives: Array | None,
+    mask: Array | None,
+    weights: Array | None,
+    pair_weights: Array | None = None,
+    *,
+    weighted: bool = True,
 ) -> tuple[Namespace, Array, Pairing, Array | None, Array | None]:
     """Check the arguments of a function of a score matrix, and resolve `positives` to a pairing.
 
     `weighted`: positives may be weights.
     """
-    xp, (scores, positives, mask, weights) = common_namespace(
-        scores=scores, positives=positives, mask=mask, weights=weights
+    xp, (scores, positives, mask, weights, pair_weights) = common_namespace(
+        scores=scores, positives=positives, mask=mask, weights=weights, pair_weights=pair_weights
     )
     check_floating(xp, scores=scores)
+    warn_of_negative("weights", weights)
     shape = shape_of("scores", scores, "(N, K)")
     pairing = of_positives(xp, positives, shape, weighted=weighted)
+    if pair_weights is not None:
+        check_pair_weights(xp, "pair_weights", pair_weights, shape)
+        pairing = with_pair_weights(pairing, pair_weights)
     if positives is None and shape[0] > shape[1]:
         raise ValueError(
             f"scores: expected a K × N matrix of scores, for example critic(x, y), with at least as many columns as "

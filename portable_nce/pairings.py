@@ -23,6 +23,7 @@ from ._core.checks import (
     check_integers,
     check_mask,
     check_number,
+    check_pair_weights,
     check_shape,
     explained,
     indices_of,
@@ -766,7 +767,11 @@ def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...],
         got = f"{positives.dtype} of shape {tuple(positives.shape)}"
         wanted = "integers (N,), booleans (N, K) or weights (N, K)" if weighted else "integers (N,) or booleans (N, K)"
         matrix = len(positives.shape) > 1
-        remedy = "compare, as in positives > 0" if matrix else f"convert it with {cast_hint(positives)}"
+        remedy = (
+            "compare, as in positives > 0"
+            if matrix
+            else f"convert it with positives.{cast_hint(positives, integers=True)}"
+        )
         raise TypeError(f"positives: expected {wanted}, got dtype {got}; {remedy}")
     columns = indices_of(xp, "positives", positives, shape[:1])
     # Across ranks the number of columns is not known yet, and 2^31 stands for it: later, all ranks check the indices.
@@ -941,8 +946,12 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     if not isinstance(pairing, Pairing):
         raise TypeError(f"pairing: expected a Pairing, got {type(pairing).__name__}")
     xp, (weights,) = common_namespace(weights=weights)
-    check_floating(xp, weights=weights)
-    shape_of("weights", weights, "(N, K)", may_be_empty=True)
+    check_pair_weights(xp, "weights", weights, shape_of("weights", weights, "(N, K)", may_be_empty=True))
+    return with_pair_weights(pairing, weights)
+
+
+def with_pair_weights(pairing: Pairing, weights: Array) -> Pairing:
+    """Pairing with checked weights (N, K) of its pairs."""
     pairs = (stop_gradient(weights), *pairing.pairs)
     positives = ByRule(pairing.rows, pairing.columns, pairs)
     return pairing._replace(rule=_WeightedRule(pairing.rule), positives=positives, **_DERIVED)

@@ -24,7 +24,6 @@ from portable_nce.testing.cases import LOSSES, example
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 

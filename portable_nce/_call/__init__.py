@@ -10,6 +10,7 @@ from .entry import (
     same_width,
     scale_of,
     shards_of_rows,
+    warn_of_arrays,
     warn_of_scale,
 )
 from .losses import contrast, contrast_embeddings, contrast_scores, loss_of_scores, statistics_of_rows
@@ -37,5 +38,6 @@ __all__ = [
     "shards_of_rows",
     "sharpness_of",
     "statistics_of_rows",
+    "warn_of_arrays",
     "warn_of_scale",
 ]

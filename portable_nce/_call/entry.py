@@ -11,6 +11,7 @@ from .._core.checks import (
     check_choice,
     check_floating,
     check_indices,
+    check_learned_scale_of_cosines,
     check_mask,
     check_number,
     check_precision,
@@ -23,8 +24,9 @@ from .._core.checks import (
     scalar,
     shape_of,
     temperature_of,
+    warn_of_negative,
 )
-from .._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
+from .._core.namespace import common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of
 from .._core.numerics import reciprocal, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import RankReport, Ranks, Shards, agree, end_exchange
@@ -118,7 +120,8 @@ def enter_embeddings(
     the temperature and the row weights are checked. `numbers` may be arrays of one entry.
     """
     options = checked_options(options)
-    warn_of_scale(options, next(iter(embeddings.values())))
+    first = next(iter(embeddings.values()))
+    warn_of_scale(options, first)
     entered = entered_from(embeddings, options, {**(numbers or {}), options.scaled_by: options.temperature}, others)
     xp, arrays, weights = entered.xp, entered.arrays, entered.options.weights
     scale = entered.others.pop(options.scaled_by)
@@ -134,6 +137,7 @@ def enter_embeddings(
         if options.scaled_by == "temperature":
             scale = temperature_of(xp, scale, n_rows, arrays[0], shared=options.across is not None)
         weights = row_weights(xp, weights, n_rows, arrays[0])
+    warn_of_arrays(options, first)
     return entered._replace(options=entered.options._replace(temperature=scale, weights=weights))
 
 
@@ -144,6 +148,19 @@ def warn_of_scale(options: LossOptions, x: Any) -> None:
     """
     if not isinstance(x, Embedding) and isinstance(options.similarity, str) and options.similarity == "cosine":
         check_scale_of_cosines(options.scaled_by, options.temperature, x)
+
+
+def warn_of_arrays(options: LossOptions, x: Any) -> None:
+    """Warn of negative weights, and of a learned scale of cosines that looks like another number, if they can be read.
+
+    Reading takes a few microseconds: a call whose plan is kept is not looked at again.
+    """
+    if isinstance(x, Embedding) or is_being_compiled(x):
+        return
+    if options.weights is not None:
+        warn_of_negative("weights", options.weights)
+    if isinstance(options.similarity, str) and options.similarity == "cosine":
+        check_learned_scale_of_cosines(options.scaled_by, options.temperature)
 
 
 def checked_options(options: LossOptions) -> LossOptions:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from .. import pairings
-from .._core.checks import check_called, check_choice, row_weights
+from .._core.checks import check_called, check_choice, row_weights, warn_of_number
 from .._core.namespace import namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
@@ -37,6 +37,7 @@ from .entry import (
     checked_options,
     repeat_for_views,
     scale_in,
+    warn_of_arrays,
     warn_of_scale,
 )
 from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of
@@ -175,9 +176,16 @@ def contrast_embeddings(
     The objective and the `factor` of the loss may be functions of the temperature (or logit scale) and `parameters`,
     which are numbers or arrays of one entry. The result has the dtype of the arrays, or `dtype`.
     """
-    warn_of_scale(options, next(iter(embeddings.values())))
+    first = next(iter(embeddings.values()))
+    warn_of_scale(options, first)
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
-    return _computed(LossCall(embeddings, objective, pairing, options, layout, parameters, dtype), factor)
+    call = LossCall(embeddings, objective, pairing, options, layout, parameters, dtype)
+    result = _computed(call, factor)
+    warn_of_arrays(options, first)
+    if "logit_bias" in parameters:
+        # In a sum over pairs that are mostly negative, it is below 0.
+        warn_of_number("logit_bias", parameters["logit_bias"], first, most=1.0)
+    return result
 
 
 def _computed(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None) -> Array:

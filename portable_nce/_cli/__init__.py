@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return listing()
     except Unavailable as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return 1
+        return error.status
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -170,15 +174,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
+
+
 def _count(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
     return number
 
 
 def _seed(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"expected 0 or more, got {number}")
     return number

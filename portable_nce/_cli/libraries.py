@@ -7,19 +7,28 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from .._core.checks import nearest
 from .._core.protocol import Adapter
 from .._core.registry import known_backends, load_backend
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["OpenLibrary", "Unavailable", "load_adapter", "open_library", "require"]
+__all__ = ["OpenLibrary", "Refused", "Unavailable", "load_adapter", "open_library", "require"]
 
 EXTRAS = ("numpy", "torch", "jax", "cupy", "mlx")
 
 
 class Unavailable(Exception):  # noqa: N818  (reads better without "Error")
     """A requirement of the command is missing; the message names it and the remedy."""
+
+    status = 1
+
+
+class Refused(Unavailable):
+    """A file or an option cannot be used, as argparse refuses others."""
+
+    status = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +88,16 @@ def open_library(name: str) -> OpenLibrary:
     """
     known = known_backends()
     if name not in known:
-        raise Unavailable(
-            f"--backend: expected one of {', '.join(known)}, got {name!r}; a library that follows the array API is "
-            f"served once a distribution announces an adapter by an entry point"
-        )
+        near = nearest(name, known)
+        others = "others are served once a distribution announces an adapter by an entry point"
+        remedy = near or f"; {_WITHOUT_ARRAY_API.get(name.lower(), others)}"
+        raise Unavailable(f"--backend: expected one of {', '.join(known)}, got {name!r}{remedy}")
     try:
         result = find_spec(name)
     except (ImportError, ValueError):
         result = None
     if result is None:
-        package = f'"portable_nce[{name}]"' if name in EXTRAS else name
-        raise Unavailable(f"the backend {name!r} is not installed; pip install {package}")
+        raise Unavailable(f"the backend {name!r} is not installed; pip install {_package(name)}")
     try:
         if name == "jax":
             import_module("jax").config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's signature)
@@ -100,6 +108,18 @@ def open_library(name: str) -> OpenLibrary:
     except Exception as error:
         raise Unavailable(f"the backend {name!r} is installed but does not work: {reason(error)}") from error
     return OpenLibrary(name, adapter, namespace)
+
+
+_WITHOUT_ARRAY_API = dict.fromkeys(
+    ("tensorflow", "keras"),
+    "TensorFlow does not follow the array API: run Keras on PyTorch or JAX, or pass NumPy arrays",
+)
+"""Remedies for libraries that cannot be served."""
+
+
+def _package(name: str) -> str:
+    """What pip installs for a backend."""
+    return f'"portable_nce[{name}]", or -e ".[{name}]" in a clone' if name in EXTRAS else name
 
 
 def load_adapter(name: str) -> Adapter:

@@ -173,8 +173,9 @@ class Kind:
         "adapter",
         "args",
         "function",
-        "has_occurred",
         "is_refused",
+        "next_trial",
+        "number",
         "options",
         "order",
         "place",
@@ -197,7 +198,7 @@ class Kind:
         self.args = [_mapped(x, place) for x in args]
         self.options = {name: _mapped(x, place) for name, x in options.items()}
         self.programs: list[tuple[Program, Callable[..., tuple[Array, ...]]]] = []
-        self.has_occurred = self.is_refused = False
+        self.is_refused, self.number, self.next_trial = False, 0, 2
         self.order = sorted(range(len(arrays)), key=lambda k: -states[k])
         self.place = [self.order.index(k) for k in range(len(arrays))]
 
@@ -217,9 +218,11 @@ class Kind:
                 return result
         taken = [self._taken(x, state) for x, state in zip(arrays, self.states, strict=True)]
         result = self.as_written(taken)
-        if self.has_occurred and not self.is_refused and len(self.programs) < MOST_PROGRAMS:
+        self.number += 1
+        if self.number >= self.next_trial and len(self.programs) < MOST_PROGRAMS:
             self.record(arrays, result)
-        self.has_occurred = True
+            if self.is_refused:  # it may have warned of entries
+                self.next_trial = 8 * self.number
         return result
 
     @staticmethod

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from .namespace import cast, common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of, native
 from .protocol import Array, Namespace
 from .registry import COMPILER, adapter_of, on_accelerator, outside_of_compiler
-from .remedies import FUNCTIONS, remedy_for
+from .remedies import FUNCTIONS, remedy_for, remedy_for_missing
 from .tracing import refuse_trace
 from .types import BlockSize, Parameters, Precision, Result
 
@@ -120,9 +120,13 @@ def is_floating(xp: Namespace, dtype: Any) -> bool:
     return bool(xp.isdtype(dtype, "real floating")) and getattr(dtype, "itemsize", 2) > 1
 
 
-def cast_hint(x: Array) -> str:
-    """Call that converts arrays of this library to another dtype, for messages."""
-    return "to(dtype)" if hasattr(x, "to") else "astype"
+def cast_hint(x: Array, dtype: Any = None, *, integers: bool = False) -> str:
+    """Call that converts arrays of this library, for messages: to `dtype`, or to floating-point numbers or integers."""
+    if dtype is not None:
+        return f"to({dtype})" if hasattr(x, "to") else f"astype({str(dtype).rpartition('.')[2]!r})"
+    if hasattr(x, "long"):
+        return "long()" if integers else "float()"
+    return f"astype({'int32' if integers else 'float32'!r})"
 
 
 def check_floating(xp: Namespace, **arrays: Array) -> None:
@@ -133,7 +137,7 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
             continue
         if not is_floating(xp, x.dtype):
             are_targets = place == 1 and len(x.shape) == 1 and xp.isdtype(x.dtype, "integral")
-            remedy = f"convert it with {cast_hint(x)}"
+            remedy = f"convert it with {name}.{cast_hint(x)}"
             if are_targets:
                 remedy = (
                     "targets come after weight"
@@ -144,8 +148,8 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
             raise TypeError(f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; {remedy}")
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
             raise TypeError(
-                f"{name}: expected the dtype of {first_name}, {first.dtype}, got {x.dtype}; convert one with "
-                f"{cast_hint(x)}"
+                f"{name}: expected the dtype of {first_name}, {first.dtype}, got {x.dtype}; convert one, as with "
+                f"{name}.{cast_hint(x, first.dtype)}"
             )
 
 
@@ -181,7 +185,7 @@ def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...], *
         raise error(f"{name}: expected integers of shape {shape}, got {x.dtype} of shape {got}; pass {remedy}")
     if not xp.isdtype(x.dtype, "integral"):
         converted = xp.isdtype(x.dtype, ("numeric", "bool"))
-        remedy = f"convert it with {cast_hint(x)}" if converted else "number the values"
+        remedy = f"convert it with {name}.{cast_hint(x, integers=True)}" if converted else "number the values"
         raise TypeError(f"{name}: expected an integer dtype, got {x.dtype}; {remedy}")
     check_shape(name, x, shape)
 
@@ -224,6 +228,8 @@ def check_shape(name: str, x: Array, shape: tuple[int, ...], remedy: str = "") -
     got = tuple(x.shape)
     if got != shape:
         remedy = f"pass {name}.T" if len(got) == 2 and got == shape[::-1] else remedy  # noqa: PLR2004  (a matrix)
+        if len(shape) == 1 and got in {(*shape, 1), (1, *shape)}:
+            remedy = f"pass {name}[:, 0]" if got[1:] == (1,) else f"pass {name}[0]"
         raise ValueError(f"{name}: expected shape {shape}, got {got}{remedy and f'; {remedy}'}")
 
 
@@ -264,7 +270,8 @@ def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool | None = None
         remedy = ""
         if axes == "(N, D)" and len(shape) == 1:
             is_labels = namespace_of(x).isdtype(x.dtype, ("integral", "bool"))
-            remedy = "; labels come after embeddings" if is_labels else "; one row has nothing to be compared with"
+            column = f"; one row has nothing to be compared with; of samples of one feature, pass {name}[:, None]"
+            remedy = "; labels come after embeddings" if is_labels else column
         elif axes == "(N, D)" and len(shape) == 3:  # noqa: PLR2004  (views or tokens)
             remedy = f"; merge the leading axes, as in {name}.reshape((-1, {shape[-1]})), also those of labels"
         elif axes == "(N, D)":
@@ -331,6 +338,10 @@ _USUAL_SCALES = (10.0, 1 / 0.07, 20.0, 50.0, 100.0)
 """Scales of cosines at which trainings start or end; models hold their logarithms."""
 
 
+_LEAST_LEARNED_SCALE, _MOST_LEARNED_TEMPERATURE = 4.7, 1.5
+"""Limits of learned numbers: logarithms of scales up to 100 are below the first."""
+
+
 def check_scale_of_cosines(name: str, value: Any, x: Array | None = None) -> None:
     """Warn if a number is the inverse or the logarithm of a usual temperature or scale; `x` is an embedding."""
     if is_being_compiled(x) or not is_number(value):  # a guard on the number would compile a graph for each value
@@ -351,6 +362,44 @@ def check_scale_of_cosines(name: str, value: Any, x: Array | None = None) -> Non
             f"{name}: expected the factor of the scores, got {number:.4g}, which is the logarithm of "
             f"{math.exp(number):.4g}; if it is a logarithm, pass its exponential"
         )
+
+
+def check_learned_scale_of_cosines(name: str, value: Any) -> None:
+    """Warn if an array of one entry can be read and looks like the logarithm of a scale, or like a scale."""
+    number = None if is_number(value) else readable_number(value)
+    if number is None or not 0.0 < number < math.inf:
+        return
+    if name == "temperature" and number > _MOST_LEARNED_TEMPERATURE:
+        warn(
+            f"{name}: expected an array below {_MOST_LEARNED_TEMPERATURE:g} with cosines, got {number:.4g}; if it is a "
+            f"scale, pass its reciprocal, {1.0 / number:.4g}"
+        )
+    elif name == "logit_scale" and number < _LEAST_LEARNED_SCALE:
+        warn(
+            f"{name}: expected the factor of the scores, mostly 10 to 100 with cosines, got an array of {number:.4g}; "
+            f"if it is the logarithm of {math.exp(number):.4g}, as models hold it, pass its exponential, as in "
+            f"{name}=log_scale.exp()"
+        )
+
+
+def readable_number(value: Any) -> float | None:
+    """A Python number, or that of an array of one entry if it can be read; None for anything else."""
+    if is_number(value):
+        return float(value) if abs(value) <= sys.float_info.max else None
+    if not is_array(value) or value.shape not in {(), (1,)}:
+        return None
+    try:
+        return readable_entry(value, least)
+    except TypeError:  # of another library, as later checks say
+        return None
+
+
+def warn_of_number(name: str, value: Any, x: Array | None, *, least: float = -math.inf, most: float = math.inf) -> None:
+    """Warn if a number, or an array of one entry that can be read, is possible, but hardly meant."""
+    number = None if is_being_compiled(x) else readable_number(value)
+    if number is not None and not least <= number <= most and not math.isnan(number):
+        limit = f"at least {least:g}" if number < least else f"at most {most:g}"
+        warn(f"{name}: expected a number of {limit}, got {number:.4g}; if this is meant, ignore the warning")
 
 
 _FEW_ENTRIES = 4
@@ -406,7 +455,10 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
     xp, _ = common_namespace(**{name: value})
     if math.prod(value.shape) != 1:
         each = ", or of shape (N,) with one for each row," if name == "temperature" else ","
-        raise ValueError(f"{name}: expected a number or an array of one entry{each} got shape {tuple(value.shape)}")
+        column = f"; pass {name}[:, 0]" if name == "temperature" and tuple(value.shape[1:]) == (1,) else ""
+        raise ValueError(
+            f"{name}: expected a number or an array of one entry{each} got shape {tuple(value.shape)}{column}"
+        )
     check_floating(xp, **{name: value})
     _check_entries(name, value, above)
 
@@ -474,9 +526,42 @@ def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) ->
     if weights is None:
         return None
     if not (is_floating(xp, weights.dtype) or xp.isdtype(weights.dtype, ("integral", "bool"))):
-        raise TypeError(f"weights: expected a real dtype, got {weights.dtype}; convert it with {cast_hint(weights)}")
+        hint = f"convert it with weights.{cast_hint(weights)}"
+        raise TypeError(f"weights: expected a real dtype, got {weights.dtype}; {hint}")
     check_shape("weights", weights, (rows,))
     return cast(weights, like.dtype)
+
+
+def _negative_of(weights: Any) -> float | None:
+    """The smallest of the weights if it can be read and is negative."""
+    if not is_array(weights) or "bool" in str(weights.dtype) or is_empty(weights):
+        return None
+    try:
+        low = readable_entry(weights, least)
+    except TypeError:  # of another library, as later checks say
+        return None
+    return low if low is not None and low < 0.0 else None
+
+
+def refuse_negative(name: str, weights: Any) -> None:
+    """Weights whose logarithm is taken must not be negative, if they can be read."""
+    low = _negative_of(weights)
+    if low is not None:
+        raise ValueError(f"{name}: expected numbers of at least 0, got {low:g}; 0 leaves a pair out")
+
+
+def warn_of_negative(name: str, weights: Any) -> None:
+    """Warn if weights can be read and one is negative: a mean divides by their sum."""
+    low = _negative_of(weights)
+    if low is not None:
+        warn(f"{name}: expected numbers of at least 0, got {low:g}, whose loss grows where it should fall")
+
+
+def check_pair_weights(xp: Namespace, name: str, weights: Array, shape: tuple[int, ...]) -> None:
+    """The weights of pairs must be real floating-point numbers of the given shape, and not negative if readable."""
+    check_floating(xp, **{name: weights})
+    check_shape(name, weights, shape)
+    refuse_negative(name, weights)
 
 
 def check_block_size(block_size: Any) -> BlockSize:
@@ -514,6 +599,28 @@ def explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
     return call
 
 
+def explained_method(remedy: str = "") -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Decorator of a method that is called as its object is, as `explained`; `remedy` is for too many arguments."""
+
+    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @wraps(method)
+        def call(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+            try:
+                return method(*args, **options)
+            except TypeError:
+                reason = misfit(method, args, options)
+                if reason is None:
+                    raise
+                owner: Any = args[0]
+                bound, loss = method.__get__(owner), getattr(owner, "function", None)
+                message = _remedy(bound, args[1:], options, reason, type(owner).__name__, getattr(loss, "__name__", ""))
+                raise TypeError(message + remedy) from None
+
+        return call
+
+    return decorate
+
+
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str | None:
     """Reason why arguments do not fit the signature of a function, or None if they fit."""
     try:
@@ -525,11 +632,18 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping
     return None
 
 
-def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any], reason: str) -> str:
-    """Message for arguments that do not fit the signature of a function."""
+def _remedy(  # noqa: PLR0917  (what a call has)
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: Mapping[str, Any],
+    reason: str,
+    name: str = "",
+    loss: str = "",
+) -> str:
+    """Message for arguments that do not fit the signature of a function, or of an object `name` of a `loss`."""
     parameters = inspect.signature(function).parameters
-    name, names = function.__name__, [*parameters]
-    arrays = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    name, loss, names = name or function.__name__, loss or function.__name__, [*parameters]
+    arrays = [p.name for p in parameters.values() if p.kind not in {p.KEYWORD_ONLY, p.VAR_KEYWORD}]
     required = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
     positional = f"pass {', '.join(required)} by position" if len(args) < len(required) else ""
     unknown = next((option for option in options if option not in names), None)
@@ -544,11 +658,13 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
         needed = [p.name for p in parameters.values() if p.name in arrays and p.default is p.empty]
         needed = [key for key in needed if parameters[key].kind is not inspect.Parameter.VAR_POSITIONAL]
         optional = "".join(f" ({key} is optional)" for key in arrays if key not in needed)
-        return f"{name}: expected {', '.join(needed)}{optional}, got too few: {reason}"
+        hint = remedy_for_missing(loss, args)
+        return f"{name}: expected {', '.join(needed)}{optional}, got too few: {reason}{hint and f'; {hint}'}"
     expected = ", ".join(arrays) or "no array"
     if names[:1] == ["scores"]:
         expected = "a K × N matrix of scores, for example critic(x, y)"
-    remedy = "".join(f"; options are keywords, as in {option}=..." for option in names[len(arrays) :][:1])
+    keywords = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+    remedy = "".join(f"; options are keywords, as in {option}=..." for option in keywords[:1])
     return f"{name}: expected {expected}, got {len(args)} positional arguments{remedy}"
 
 

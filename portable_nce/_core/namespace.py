@@ -17,7 +17,7 @@ else:
     except ImportError:
         import array_api_compat
 
-_OPTIONAL = frozenset({"columns", "exclude", "mask", "positives", "weights"})
+_OPTIONAL = frozenset({"columns", "exclude", "mask", "pair_weights", "positives", "weights"})
 
 _UNSUPPORTED = {
     "MaskedArray": "whose mask most functions would ignore: losses take one by mask=",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from opcode import opmap
 from typing import Any
 
 __all__ = ["OTHER_NAMES", "no_attribute", "refuses_other_names"]
@@ -90,6 +91,9 @@ _TOPICS = {
     "losses": f"the losses are functions of {_PACKAGE}, such as {_PACKAGE}.info_nce",
     "mi": f"use {_PACKAGE}.estimation.mutual_information or {_PACKAGE}.bounds",
     "NCE": f"use {_PACKAGE}.density.local_nce, or {_PACKAGE}.info_nce for InfoNCE",
+    "CircleLoss": f"use {_PACKAGE}.from_scores.dcl of both kinds of pairs, as in docs/names.md",
+    "MultiSimilarityLoss": f"use {_PACKAGE}.from_scores.info_nce of both kinds of pairs, as in docs/names.md",
+    "ProxyNCALoss": f"use {_PACKAGE}.info_nce with positives=labels, as in docs/names.md",
     "ArcFaceLoss": f"use {_PACKAGE}.contrast with a margin in the objective, as in docs/names.md",
 }
 """Remedies for names of the package itself that are no name of a function."""
@@ -108,18 +112,33 @@ def no_attribute(module: str, name: str) -> AttributeError | ImportError:
     elif found:
         *first, last = [f"{_PACKAGE}.{path}" for path in found]
         remedy = f"; use {', '.join(first)} or {last}" if first else f"; use {last}"
-        if name[0].isupper():
+        if name[0].isupper() and ".modules." not in module:
             remedy += f", or a torch.nn.Module of {_PACKAGE}.modules.torch"
-    asking = sys._getframe(2).f_code.co_name  # noqa: SLF001  (the caller of the module's __getattr__)
-    if remedy and asking == "_handle_fromlist" and find_spec(f"{module}.{name}") is None:
+    if remedy and _is_import(sys._getframe(2)) and _no_module(module, name):  # noqa: SLF001  (the caller of __getattr__)
         return ImportError(f"cannot import name {name!r} from {module!r}{remedy}", name=module)
     return AttributeError(message + remedy, name=name, obj=sys.modules[module])
+
+
+def _is_import(frame: Any) -> bool:
+    """Whether a frame is about to import a name from a module: of a package by `importlib`, else by an instruction."""
+    if frame.f_code.co_name == "_handle_fromlist":
+        return True
+    instruction = frame.f_code.co_code[frame.f_lasti] if frame.f_lasti >= 0 else -1
+    return bool(instruction == opmap.get("IMPORT_FROM"))
+
+
+def _no_module(module: str, name: str) -> bool:
+    """Whether a package has no module of this name."""
+    return not hasattr(sys.modules[module], "__path__") or find_spec(f"{module}.{name}") is None
 
 
 def _meant(here: str, name: str) -> list[str]:
     """Functions that are probably meant, with their modules."""
     from difflib import get_close_matches  # noqa: PLC0415  (only for messages)
 
+    if here not in _PUBLIC:  # a module of classes
+        classes = {_squeezed(own): f"{here}.{own}" for own in _names_of(here)}
+        return [classes[other] for other in get_close_matches(_squeezed(name), classes, 1, 0.7)]
     paths = [f"{place}.{own}".lstrip(".") for place in _PUBLIC for own in _names_of(place) if own[0].islower()]
     by_name: dict[str, list[str]] = {}
     for path in paths:

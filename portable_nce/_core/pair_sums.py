@@ -1,8 +1,9 @@
 r"""Sums over the pairs of each row of a score matrix: one pass for the value, one for the gradient.
 
-With a function b of a score, a shift of each row and the negatives Q(i),
+With a function b of a score, a shift of each row, the negatives Q(i) and constant factors, 1 by default,
 
-.. math:: s_i = \sum_{j \in Q(i)} b(g_{ij} - t_i), \qquad \partial s_i / \partial g_{ij} = b'(g_{ij} - t_i),
+.. math:: s_i = \sum_{j \in Q(i)} w_{ij}\, b(g_{ij} - t_i), \qquad
+    \partial s_i / \partial g_{ij} = w_{ij}\, b'(g_{ij} - t_i),
 
 beside the score of the positive. What a loss makes of these two arrays (K,) the library differentiates itself. The
 backward pass computes b' from the scores again, so that no other array of their size is kept.
@@ -28,21 +29,23 @@ class PairSets(NamedTuple):
 
     `diagonal`: the positives are on the diagonal, all other pairs are negatives, and there are no masks. Else `off`
     (K, N) are the negatives, None if all pairs are, and `own` (K, N) the positives, at most one in a row, None without.
+    `factors` (K, N): constant factors of the terms of negatives, 0 for other pairs; None without.
     """
 
     diagonal: bool = False
     off: Array | None = None
     own: Array | None = None
+    factors: Array | None = None
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The masks that there are."""
-        return tuple(x for x in (self.off, self.own) if x is not None)
+        """The arrays that there are."""
+        return tuple(x for x in (self.off, self.own, self.factors) if x is not None)
 
     @property
     def kind(self) -> PairKind:
-        """What there is, without the masks."""
-        return PairKind(self.diagonal, self.off is not None, self.own is not None)
+        """What there is, without the arrays."""
+        return PairKind(self.diagonal, *[x is not None for x in (self.off, self.own, self.factors)])
 
     def positive(self, scores: Array) -> Array:
         """Score of each row's positive, 0 without one."""
@@ -58,6 +61,11 @@ class PairSets(NamedTuple):
             return adapter_of(entries).fill_diagonal(entries, 0, 0, entries.shape[0], value)
         return entries if self.off is None else namespace_of(entries, self.off).where(self.off, entries, value)
 
+    def terms(self, entries: Array) -> Array:
+        """Terms of the negatives times their factors, 0 elsewhere; the entries may be overwritten."""
+        entries = self.negatives(entries)
+        return entries if self.factors is None else adapter_of(entries).times_in_place(entries, self.factors)
+
     def with_positives(self, entries: Array, values: Array) -> Array:
         """Entries, 0 outside of the negatives, with a value for each row's positive; the entries may be overwritten."""
         if self.diagonal:
@@ -71,17 +79,17 @@ class PairKind(NamedTuple):
     diagonal: bool
     has_off: bool
     has_own: bool
+    has_factors: bool
 
     @property
     def has_positives(self) -> bool:
         """Whether rows have positives."""
         return self.diagonal or self.has_own
 
-    def of(self, masks: Sequence[Array]) -> PairSets:
-        """The pairs with these masks."""
-        return PairSets(
-            self.diagonal, masks[0] if self.has_off else None, masks[int(self.has_off)] if self.has_own else None
-        )
+    def of(self, arrays: Sequence[Array]) -> PairSets:
+        """The pairs with these arrays."""
+        there_are, given = (self.has_off, self.has_own, self.has_factors), iter(arrays)
+        return PairSets(self.diagonal, *[next(given) if one else None for one in there_are])
 
 
 class PairTerm(NamedTuple):
@@ -198,7 +206,7 @@ def _kept_sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
     xp, split = namespace_of(scores), int(spec.shifted)
     pairs = spec.kind.of(rest[split:])
     positive = pairs.positive(scores) if spec.kind.has_positives else None
-    terms = pairs.negatives(spec.term.value(xp, _arguments(spec, pairs, scores, rest[:split], positive)))
+    terms = pairs.terms(spec.term.value(xp, _arguments(spec, pairs, scores, rest[:split], positive)))
     sums = adapter_of(terms).sum_along(terms, 1)
     return (sums, terms) if positive is None else (positive, sums, terms)
 
@@ -218,10 +226,10 @@ def _pull_sums(
     if kept:
         gradient = kept[0] * of_sums[:, None]
     elif spec.term.slope is None:
-        gradient = pairs.negatives(xp.zeros_like(scores[:1, :]) + of_sums[:, None])
+        gradient = pairs.terms(xp.zeros_like(scores[:1, :]) + of_sums[:, None])
     else:
         slopes = spec.term.slope(xp, _arguments(spec, pairs, scores, rest[:split], positive))
-        gradient = pairs.negatives(adapter_of(slopes).times_in_place(slopes, of_sums[:, None]))
+        gradient = pairs.terms(adapter_of(slopes).times_in_place(slopes, of_sums[:, None]))
     of_shift = -adapter_of(gradient).sum_along(gradient, 1) if spec.shifted or spec.relative else xp.zeros_like(sums)
     if positive is not None:
         gradient = pairs.with_positives(gradient, cotangents[0] + of_shift if spec.relative else cotangents[0])

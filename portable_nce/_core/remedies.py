@@ -49,6 +49,43 @@ def remedy_for(option: str, name: str, module: str | None, names: Collection[str
     return ""
 
 
+def remedy_for_missing(name: str, given: tuple[Any, ...]) -> str:
+    """What to call instead of the function `name` with too few arrays; empty if they do not tell what was meant."""
+    first, last = (given[0], given[-1]) if given else (None, None)
+    axes = len(_shape_of(first))
+    if name == "triplet" and _is_of_integers(last):
+        return "for labels, use triplet_from_labels(embeddings, labels)"
+    if len(given) != 1:
+        return ""
+    if name in _OF_VIEWS:
+        several = isinstance(first, (list, tuple)) or axes == 3  # noqa: PLR2004  (views, rows, features)
+        split = f"split an array of both views, as in {name}(both[:N], both[N:])" if axes else ""
+        return f"unpack the views, as in {name}(*views)" if several else split
+    if name == "supcon":
+        return "for views without labels, use nt_xent(view_a, view_b)"
+    of_scores = {"siglip": "logistic"}.get(name, name)
+    square = axes == 2 and len(set(_shape_of(first))) == 1  # noqa: PLR2004  (a matrix)
+    return f"for a matrix of scores, use from_scores.{of_scores}(scores)" if square and _is_of_scores(of_scores) else ""
+
+
+_OF_VIEWS = {"nt_xent", "flat_nce", "dcl", "dclw", "hcl"}
+"""Losses of views, which other libraries take in one array."""
+
+
+def _shape_of(x: Any) -> tuple[Any, ...]:
+    shape = getattr(x, "shape", ())
+    return tuple(shape) if isinstance(shape, tuple) else ()
+
+
+def _is_of_integers(x: Any) -> bool:
+    return "int" in str(getattr(x, "dtype", "")) and len(_shape_of(x)) == 1
+
+
+def _is_of_scores(name: str) -> bool:
+    named = ((function.__name__, function.__module__) for function in FUNCTIONS)
+    return any(other == name and _place_of(other, module) == "from_scores" for other, module in named)
+
+
 _MOST_TAKERS = 4
 """Number of functions up to which a message names all that take an option."""
 
@@ -100,6 +137,11 @@ _OF_ONE = {
         "symmetric",
     ): "use from_scores.clip(scores), or the mean of the losses of scores and scores.T",
     ("from_scores.clip", "symmetric"): _BOTH_IN,
+    ("from_scores.cosent", "pair_weights"): "pass weights=..., those of the pairs",
+    **{
+        (f"from_scores.{name}", "pair_weights"): "each term has two pairs; pass weights=... of the rows, or a mask"
+        for name in ("triplet", "margin_mse")
+    },
     ("from_scores.cosent", "symmetric"): _ONE_SCORE,
     ("from_scores.margin_mse", "symmetric"): (
         "take the mean of the losses of scores, teacher_scores and of scores.T, teacher_scores.T"
@@ -129,7 +171,7 @@ _BOTH_WAYS = {"view_a", "image", "query_a", "directions", "embeddings"}
 
 _OF_EMBEDDINGS = {
     "queue": "use moco(query, key, queue)",
-    "pos_weight": "for weights of pairs, use contrast with pairings.weighted(...)",
+    **dict.fromkeys(("pos_weight", "pair_weights"), "for weights of pairs, use contrast with pairings.weighted(...)"),
     **dict.fromkeys(
         _SMOOTHINGS,
         'use contrast(..., objective="info_nce", pairing=pairings.smoothed(...)), with the same temperature',
@@ -144,6 +186,7 @@ _OF_EMBEDDINGS = {
     "ignore_index": "to leave rows out, pass weights=..., with 0 for them",
 }
 _ELSEWHERE = {
+    "tau_plus": "for debiased negatives, use hcl(view_a, view_b, tau_plus=...)",
     "labels": "for positives by label, use supcon(embeddings, labels) or contrast with pairings.labels",
     **dict.fromkeys(
         ("local_loss", "gather_with_grad", "rank", "world_size", "use_horovod"),
@@ -162,6 +205,8 @@ _BY_POSITIVES = {
     "target": "pass positives=..., the column of each row's positive",
 }
 _OF_SCORES = {
+    "pos_weight": "for weights of pairs, pass pair_weights=...",
+    "tau_plus": "for debiased negatives, use hcl(view_a, view_b, tau_plus=...)",
     "tau": "the limit of the log-ratios is clip=...",
     **dict.fromkeys(("block_size", "precision", "across", "hardness", "normalize"), _EMBEDDED),
     "dim": "rows are the first axis",

@@ -84,6 +84,7 @@ def without_idle(matrix: ScoreMatrix, needs: Needs, weights: Array | None, oppos
     the loss uses it too; its columns, of which these rows are the first, replace the rows.
     """
     live = live_of(matrix, needs, weights)
+    own_rows = live.rows
     if _is_square(matrix):
         live = live.joined(live)
     if opposite is not None:
@@ -93,17 +94,26 @@ def without_idle(matrix: ScoreMatrix, needs: Needs, weights: Array | None, oppos
     similarity, pairing = matrix.similarity, matrix.pairing
     rows = zeroed(x, live.rows, n_flags=number_of_flags(similarity, x))
     columns = rows if y is x else zeroed(y, live.columns, n_flags=number_of_flags(similarity, y))
-    if weights is not None and opposite is None and any(map(_has_floats, (*pairing.rows, *pairing.pairs))):
-        # Of a row of weight 0 alone: for others, these arrays decide whether the row counts.
-        both = ([zeroed(a, weights != 0) if _has_floats(a) else a for a in x] for x in (pairing.rows, pairing.pairs))
-        pairing = pairing.with_arrays(**dict(zip(("rows", "pairs"), map(tuple, both), strict=True)))
     return matrix._replace(
         similarity=with_numbers(similarity, lambda numbers: zeroed(numbers, live.columns)),
         rows=(rows,),
         columns=(columns,),
         partners=tuple(zeroed(z, live.rows) for z in matrix.partners),
-        pairing=pairing,
+        pairing=_pairing_without_idle(pairing, own_rows) if opposite is None else pairing,
     )
+
+
+def _pairing_without_idle(pairing: Pairing, rows: Array | None, pairs: Array | None = None) -> Pairing:
+    """Pairing with zeros in its numbers of rows (N,) that do not count, and of pairs (N, 1) or (N, K).
+
+    Weights that become 0 leave out more pairs of such a row, which then does not count either.
+    """
+    if rows is None or not any(map(_has_floats, (*pairing.rows, *pairing.pairs))):
+        return pairing
+    pairs = rows[:, None] if pairs is None else pairs
+    of_rows = [zeroed(x, rows) if _has_floats(x) else x for x in pairing.rows]
+    of_pairs = [zeroed_entries(x, pairs) if _has_floats(x) else x for x in pairing.pairs]
+    return pairing.with_arrays(rows=tuple(of_rows), pairs=tuple(of_pairs))
 
 
 def scores_without_idle(
@@ -121,9 +131,10 @@ def scores_without_idle(
         own_weights = None if weights is None else continued(weights, scores.shape[1])
         of_columns = _used(xp, [xp.matrix_transpose(x) for x in pairs], needs, counted_by(own_weights))
         used = xp.logical_or(used, xp.matrix_transpose(of_columns))
+    pairing = _pairing_without_idle(matrix.pairing, xp.any(used, axis=1), used)
     if crossed:
         used = xp.logical_or(used, xp.matrix_transpose(used))
-    return matrix._replace(rows=(zeroed_entries(scores, used),))
+    return matrix._replace(rows=(zeroed_entries(scores, used),), pairing=pairing)
 
 
 def _used(xp: Namespace, members: Sequence[Array], needs: Needs, *counted: Array | None) -> Array:

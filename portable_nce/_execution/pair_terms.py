@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -136,11 +135,10 @@ class PairTerms(Family):
             if term is None:
                 part = self._no_term(zero, by_row)
             else:
-                # A user's function may return its argument.
-                times = operator.mul if term.fused is None else adapter_of(entry_weights).times_in_place
+                fused = term.fused is not None  # a user's function may return its argument, and overflow elsewhere
 
-                def clear(x: Array, times: Any = times, by: Array = entry_weights) -> Array:
-                    return times(x, by)
+                def clear(x: Array, taken: Array = taken, by: Array = entry_weights, fused: bool = fused) -> Array:  # noqa: FBT001
+                    return adapter_of(by).times_in_place(x, by) if fused else xp.where(taken, x, 0.0) * by
 
                 part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else entry_weights)
                 residuals.append(residual)

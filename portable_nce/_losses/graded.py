@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._call import Entered, LossOptions, enter_embeddings, pair_scores, same_width, shards_of_rows
 from .._core.autodiff import stop_gradient
-from .._core.checks import cast_hint, check_mask, check_shape, is_floating, positive_scalar
+from .._core.checks import cast_hint, check_mask, check_shape, is_floating, positive_scalar, refuse_negative
 from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import normalize, softplus, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
@@ -207,11 +207,13 @@ def enter_graded(
     arrays: dict[str, Array], axes: str, *, grades: Array, scale: Any, mask: Array | None, weights: Array | None
 ) -> tuple[Entered, Graded]:
     """Check the arguments of a loss of graded pairs."""
+    refuse_negative("weights", weights)
     options = LossOptions(scale, "cosine", mask, weights, "mean", "auto", None, None, scaled_by="scale")
     entered = enter_embeddings(arrays, options, {"grades": grades}, axes=axes)
     xp, x, grades, options = entered.xp, entered.arrays[0], entered.others["grades"], entered.options
     if not (is_floating(xp, grades.dtype) or xp.isdtype(grades.dtype, ("integral", "bool"))):
-        raise TypeError(f"grades: expected a real dtype, got {grades.dtype}; convert it with {cast_hint(grades)}")
+        hint = f"convert it with grades.{cast_hint(grades)}"
+        raise TypeError(f"grades: expected a real dtype, got {grades.dtype}; {hint}")
     check_shape("grades", grades, x.shape[:1])
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, x.shape[:1])

@@ -18,7 +18,15 @@ from .._call import (
     scale_of,
     shards_of_rows,
 )
-from .._core.checks import check_choice, check_integers, check_mask, check_number, scalar, shape_of
+from .._core.checks import (
+    check_choice,
+    check_integers,
+    check_mask,
+    check_number,
+    scalar,
+    shape_of,
+    warn_of_number,
+)
 from .._core.namespace import common_namespace
 from .._core.protocol import Array
 from .._core.ranks import Ranks, propagates_errors
@@ -453,6 +461,8 @@ def contrastive(
     >>> pnce.contrastive(embeddings, np.asarray([0, 0, 1]))
     array(0.10...)
     """
+    if isinstance(similarity, str) and similarity in {"neg_euclidean", "neg_sq_euclidean"}:
+        warn_of_number("margin", margin, embeddings, least=0.0)
     options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.contrastive(
         margin=margin,
@@ -732,6 +742,7 @@ def triplet(
     >>> pnce.triplet(anchor, positive, np.asarray([[0.0, 0.625]]))
     array(0.075)
     """
+    warn_of_number("margin", margin, anchor, least=0.0)
     options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)

@@ -18,6 +18,7 @@ from .._core.checks import (
     check_width,
     indices_of,
     shape_of,
+    warn_of_negative,
 )
 from .._core.logsumexp import ExpSum, factors
 from .._core.namespace import lift_to_tape, namespace_of
@@ -233,6 +234,8 @@ def linear_softmax(
     entered = enter_embeddings({"embeddings": embeddings}, options, others)
     xp, options, (rows,) = entered.xp, entered.options, entered.embeddings.values()
     layer = _layer(xp, rows.array, entered.others)
+    if layer.class_weights is not None:
+        warn_of_negative("class_weights", layer.class_weights)
     classes = layer.classes
     targets, counted = _targets(xp, entered.others["targets"], rows.array.shape[0], ignore_index)
     shards, x = None, rows.array

@@ -206,7 +206,7 @@ def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -
     if label_limits.min < queue_limits.min or label_limits.max > queue_limits.max:
         raise TypeError(
             f"labels: expected labels that fit the queue's dtype {held.dtype}, got {labels.dtype}; convert them with "
-            f"{cast_hint(labels)}"
+            f"labels.{cast_hint(labels, held.dtype)}"
         )
 
 

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import objectives
-from .._call import ColumnLayout, Embedding, LossOptions, contrast_embeddings, result_dtype, warn_of_scale
+from .._call import (
+    ColumnLayout,
+    Embedding,
+    LossOptions,
+    contrast_embeddings,
+    result_dtype,
+    warn_of_arrays,
+    warn_of_scale,
+)
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
 from .._core.equality import Record
 from .._core.namespace import common_namespace, is_number, namespace_of
@@ -542,6 +550,7 @@ def _of_views(
     xp, (*entered, weights) = common_namespace(**dict(zip(names, views, strict=True)), weights=options.weights)
     check_floating(xp, **dict(zip(names, entered, strict=True)))
     warn_of_scale(options, entered[0])
+    warn_of_arrays(options, entered[0])
     n_samples, _ = shape_of("view_a", entered[0], "(N, D)")
     shape = tuple(entered[0].shape)
     for name, view in zip(names[1:], entered[1:], strict=True):

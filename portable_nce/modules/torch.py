@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,11 @@ from .._core.checks import (
     check_number,
     check_scale_of_cosines,
     check_whole_number,
+    explained_method,
     unknown_option,
 )
-from .._core.namespace import common_namespace, namespace_of
+from .._core.namespace import common_namespace, is_number, namespace_of
+from .._core.other_names import refuses_other_names
 from .._core.protocol import Array
 from .._core.ranks import Ranks
 from .._core.registry import adapter_of
@@ -55,6 +57,9 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy  # what completion offers
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = refuses_other_names(__name__)
 
 for _kind in (Tensor, nn.Parameter):  # registered early: registering a type later would recompile graphs
     adapter_of(_kind(torch.empty(0)))
@@ -153,6 +158,8 @@ class Loss(nn.Module):
         check_callable("function", function)
         self.function = function
         self.scaled = _check_options(function, options)
+        if self.scaled is not None and is_number(options.get(self.scaled)):
+            check_number(self.scaled, options[self.scaled], above=0.0)
         self.max_scale = None if max_scale is None else check_number("max_scale", max_scale, above=1.0)
         self.start: float | None = None
         if check_bool("learnable", learnable):
@@ -332,6 +339,7 @@ class InfoNCE(Loss):
         own: dict[str, Any] = {"symmetric": symmetric, "multi_positive": multi_positive, "hardness": hardness}
         super().__init__(info_nce, learnable=learnable, max_scale=max_scale, temperature=temperature, **own, **options)
 
+    @explained_method()
     def forward(
         self, query: Tensor, positive_key: Tensor, negative_keys: Tensor | None = None, /, **options: Any
     ) -> Tensor:
@@ -393,6 +401,7 @@ class NTXent(Loss):
             nt_xent, learnable=learnable, max_scale=max_scale, temperature=temperature, keys=keys, **options
         )
 
+    @explained_method()
     def forward(self, view_a: Tensor, view_b: Tensor, /, *further_views: Tensor, **options: Any) -> Tensor:
         """Return the loss of two or more views.
 
@@ -450,6 +459,7 @@ class FlatNCE(Loss):
         own: dict[str, Any] = {"include_positive": include_positive, "form": form}
         super().__init__(flat_nce, learnable=learnable, max_scale=max_scale, temperature=temperature, **own, **options)
 
+    @explained_method()
     def forward(self, view_a: Tensor, view_b: Tensor, /, **options: Any) -> Tensor:
         """Return the loss of two views.
 
@@ -500,6 +510,7 @@ class DCL(Loss):
     ) -> None:
         super().__init__(dcl, learnable=learnable, max_scale=max_scale, temperature=temperature, **options)
 
+    @explained_method()
     def forward(self, view_a: Tensor, view_b: Tensor, /, **options: Any) -> Tensor:
         """Return the loss of two views.
 
@@ -564,6 +575,7 @@ class SupCon(Loss):
         own: dict[str, Any] = {"multi_positive": multi_positive, "keys": keys, "ignore_index": ignore_index}
         super().__init__(supcon, learnable=learnable, max_scale=max_scale, temperature=temperature, **own, **options)
 
+    @explained_method()
     def forward(self, embeddings: Tensor, labels: Tensor, /, **options: Any) -> Tensor:
         """Return the loss of labelled embeddings.
 
@@ -621,6 +633,7 @@ class CLIP(Loss):
         own: dict[str, Any] = {"logit_scale": logit_scale, "max_logit_scale": None if learnable else max_scale}
         super().__init__(clip, learnable=learnable, max_scale=max_scale, **own, **options)
 
+    @explained_method()
     def forward(self, image: Tensor, text: Tensor, /, **options: Any) -> Tensor:
         """Return the loss of images and texts.
 
@@ -685,6 +698,7 @@ class SigLIP(Loss):
             with torch.no_grad():
                 self.get_parameter("logit_bias").fill_(self.first_bias)
 
+    @explained_method()
     def forward(self, image: Tensor, text: Tensor, /, **options: Any) -> Tensor:
         """Return the loss of images and texts.
 
@@ -747,6 +761,7 @@ class MultipleNegatives(Loss):
         own: dict[str, Any] = {"temperature": temperature, "hardness": hardness}
         super().__init__(_multiple_negatives, learnable=learnable, max_scale=max_scale, **own, **options)
 
+    @explained_method()
     def forward(
         self, anchor: Tensor, positive: Tensor, /, *negatives: Tensor, ids: Tensor | None = None, **options: Any
     ) -> Tensor:
@@ -831,6 +846,7 @@ class MemoryQueue(nn.Module):
         self.register_buffer("valid", torch.zeros(shape[0], dtype=torch.bool, device=device))
         self.register_buffer("labels", torch.zeros(shape[0], dtype=torch.int64, device=device) if labelled else None)
 
+    @explained_method("; push(rows) appends rows")
     def forward(self) -> Queue:
         """Return the current contents; a later `push` does not change them.
 
@@ -935,6 +951,7 @@ class MoCo(Loss):
         super().__init__(moco, learnable=learnable, max_scale=max_scale, temperature=temperature, **options)
         self.queue = MemoryQueue(size, width)
 
+    @explained_method()
     def forward(self, query: Tensor, key: Tensor, /, **options: Any) -> Tensor:
         """Return the loss against the current queue; in training mode, then append the keys.
 
@@ -1040,6 +1057,7 @@ class SentenceLoss(nn.Module):
             if self.takes_labels:
                 raise ValueError(f"labels_as: expected None for {loss!r}, which takes labels itself, got {labels_as!r}")
 
+    @explained_method()
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
         """Return the loss of a batch; called by the trainer.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, get_args
 
 from .._core.checks import (
@@ -52,13 +53,19 @@ def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
 
 
 def _log_share(score: Array, top: Array, rest: Array) -> Array:
-    """Log-probability ``(score + top) + rest`` of a negative, at most 0, also for masked pairs, of score 0 here."""
+    """Log-probability ``(score + top) + rest`` of a negative, without its weight; 0 for a score of +inf.
+
+    That of a pair of weight w is up to ``-log w``; of a masked pair, of score 0 here, it is any number, and limited so
+    that nothing overflows: the power 0.4 of the largest number times a stand-in for log 0, the power 0.5, is finite.
+    """
     share = score + top
     share += rest
     xp = namespace_of(share)
+    most = 0.4 * math.log(min(float(xp.finfo(share.dtype).max), sys.float_info.max))
+    share = xp.where(share == math.inf, 0.0, share)
     if adapter_of(share).is_plain((share,)):
-        return clipped(xp, share, -math.inf, 0.0)
-    return xp.where(share > 0, xp.zeros_like(share), share)
+        return clipped(xp, share, -math.inf, most)
+    return xp.where(share > most, most, share)
 
 
 def _divergence(

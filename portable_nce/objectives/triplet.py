@@ -9,6 +9,7 @@ from .._core.checks import (
     check_scalar,
     explained,
     nearest,
+    warn_of_number,
 )
 from .._core.types import AnyArray, Averaging, Mining, MiningName, MiningRule, TripletForm
 from .base import Labelled
@@ -87,6 +88,7 @@ def triplet(
     0.440983
     """
     check_scalar("margin", margin)
+    warn_of_number("margin", margin, None, least=0.0)
     check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)
     return Triplet(margin, _rules(mining), form == "soft", average)

@@ -219,6 +219,16 @@ class _Draw:
         rows = zip(self.mask(len(kept), columns), kept, strict=True)
         return [[takes_part or j == own for j, takes_part in enumerate(row)] for row, own in rows]
 
+    def pair_weights(self, rows: int, columns: int) -> list[list[float]]:
+        """Draw positive weights of pairs; in each row, one off the diagonal is 0."""
+        return [
+            [0.0 if j == (i + 1) % columns else w for j, w in enumerate(map(_float32, self._uniform(columns)))]
+            for i in range(rows)
+        ]
+
+    def _uniform(self, count: int) -> list[float]:
+        return [self._random.uniform(0.25, 2.0) for _ in range(count)]
+
     def weighted(self, rows: int, columns: int) -> Row:
         """Draw row weights and a mask."""
         return {"weights": self.weights(rows), "mask": self.mask(rows, columns)}
@@ -293,6 +303,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_vocabularies(rows, features),
         *_tokens_of_negatives(rows, features),
         *_ranked(rows, features),
+        *_weighted_pairs(rows),
     )
     return (*cases, *(_with_temperatures(case) for case in cases if case.name in _BY_ROWS))
 
@@ -856,7 +867,7 @@ def _negatives_only(rows: int, features: int) -> Iterator[Case]:
     }
     table |= _streamed(table, list(table))
     arguments = {"image": draw.vectors(rows, features), "text": draw.vectors(rows + 1, features)}
-    yield from _variations("siglip", arguments, table, logit_scale=4.0, logit_bias=-2.0, negative_only=True)
+    yield from _variations("siglip", arguments, table, logit_scale=8.0, logit_bias=-2.0, negative_only=True)
 
 
 def _halves(count: int) -> tuple[Row, Row]:
@@ -1133,7 +1144,7 @@ def _distances(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
         "sum, neg_sq_euclidean": {"margin": 1.5},
         "one label alone, weights, mask": {**weighted, "margin": 0.5},
         "batch_hard": {},
-        "batch_hard, nonzero": {"margin": -0.75, "temperature": 2.0},
+        "easy positives, nonzero": {"mining": ("easy", "hard"), "margin": 0.0, "temperature": 2.0},
         "batch_hard, soft, one label alone, weights, mask": {**weighted, "temperature": 0.5},
     }
     table |= _streamed(table, [name for name in table if "alone" in name])
@@ -1206,6 +1217,49 @@ def _further_scores(draw: _Draw, rows: int) -> Iterator[Case]:
     }
     for loss, table in tables.items():
         yield from _variations(f"from_scores.{loss}", {"scores": square}, table)
+
+
+def _weighted_pairs(rows: int) -> Iterator[Case]:
+    """Cases of weights of the pairs of given scores."""
+    draw, more = _Draw(20317), rows + 2
+    square, of_square = {"scores": draw.vectors(rows, rows)}, {"pair_weights": draw.pair_weights(rows, rows)}
+    wide: Row = {"scores": draw.vectors(rows, more), "pair_weights": draw.pair_weights(rows, more)}
+    by_row = draw.weighted(rows, more)
+    several = {**wide, "positives": draw.positives(rows, more)}
+    soft = [[abs(t) if (i + j) % 3 else 0.0 for j, t in enumerate(draw.vector(more))] for i in range(rows)]
+    table: Table = {"pair weights": wide, "pair weights, weights, mask": {**several, **by_row}}
+    softmax: Table = {
+        "pair weights, index": {**wide, "positives": draw.index(rows, more)},
+        "pair weights, soft targets": {**wide, "positives": soft},
+        "pair weights, positives separate": several,
+        "pair weights, positives pooled, weights, mask": {**several, **by_row},
+    }
+    degrees = [[min(t, 1.0) for t in row] for row in soft]
+    graded: Table = {"pair weights, degrees, weights, mask": {**wide, "positives": degrees, **by_row}}
+    weighted = draw.weighted(rows, rows)
+    tables: dict[str, Table] = {
+        "info_nce": {**table, **softmax},
+        "flat_nce": {**table, "pair weights, include_positive": several},
+        "dcl": table,
+        "supcon": {"pair weights": several},
+        "nca": table,
+        "dclw": table,
+        "clip": {"pair weights": {}, "pair weights, further columns, weights, mask": {**wide, **by_row}},
+        "relic": {"pair weights": {}, "pair weights, symmetric, b_to_a, weights, mask": weighted},
+        "logistic": {**table, **graded},
+        "contrastive": {
+            **table,
+            **graded,
+            "pair weights, balance": {**several, "margin": 2.0},
+            "pair weights, nonzero": {**several, "margin": 0.5},
+        },
+    }
+    for loss, some in tables.items():
+        yield from _variations(f"from_scores.{loss}", square, some, **of_square)
+    noise: Row = {"data_scores": draw.vector(rows), "noise_scores": draw.vectors(rows, more)}
+    samples = {"pair_weights": draw.pair_weights(rows, more)}
+    table = {"pair weights": samples, "pair weights, weights, mask": {**samples, **by_row}}
+    yield from _variations("density.negative_sampling", noise, table)
 
 
 def _lower_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
@@ -1462,7 +1516,7 @@ AXES: Mapping[str, str] = {
     **dict.fromkeys(("queue", "support", "negative_keys", "keys"), "MD"),
     "prototypes": "CD",
     "concentrations": "C",
-    **dict.fromkeys(("scores", "teacher_scores"), "NN"),
+    **dict.fromkeys(("scores", "teacher_scores", "pair_weights"), "NN"),
     **dict.fromkeys(("labels", "assignments", "positives", "columns", "grades", "log_q", "log_u"), "N"),
     "key_labels": "M",
     "bilinear": "DD",
@@ -1615,6 +1669,17 @@ LOSSES: Mapping[str, Loss] = {
     "from_scores.margin_mse": _way(
         _of_scores(), arguments=("scores", "teacher_scores"), constant=frozenset({"teacher_scores"})
     ),
+    **{
+        f"from_scores.{name} pair_weights": _way(
+            _of_scores(), keywords=("pair_weights",), constant=frozenset({"pair_weights"}), options=options
+        )
+        for name, options in {
+            **{
+                key: {} for key in ("clip", "dcl", "dclw", "flat_nce", "info_nce", "logistic", "nca", "relic", "supcon")
+            },
+            "contrastive": _MARGINS,
+        }.items()
+    },
     "angle": replace(_GRADED, similarity="angle"),
     "cosent": replace(_GRADED, similarity="cosine"),
     "matryoshka": _way(_CLIP, alone=False),
@@ -1659,6 +1724,8 @@ def example(
             }.get(key, [i // 2 for i in range(shape[0])])
         elif key == "concentrations":
             floats[key] = [0.25, 0.5, 0.375]
+        elif key == "pair_weights":
+            floats[key] = [[(0.5, 1.0, 1.75)[(i + j) % 3] for j in range(shape[1])] for i in range(shape[0])]
         else:
             floats[key] = (fill if fill is not None and len(shape) > 1 else sixteenths)(shape, place)
     floats |= loss.parameters

@@ -380,16 +380,20 @@ def _degrees(positives: list[int]) -> Row:
     return positives.weights if isinstance(positives, _Weighted) else [mpf(1)] * len(positives)
 
 
-def logistic_row(scores: Row, positives: list[int], negatives: list[int]) -> Number:
-    """Negative log-likelihood of the pairs' classes, or of the degrees of positives."""
-    log_p, log_q = ({j: mp.log(1 / (1 + mp.exp(s * scores[j]))) for j in positives + negatives} for s in (-1, 1))
+def logistic_row(scores: Row, positives: list[int], negatives: list[int], weights: Nested = None) -> Number:
+    """Negative log-likelihood of the pairs' classes, or of the degrees of positives, with a weight of each pair."""
+    each = of_each(weights or mpf(1), len(scores))
+    log_p, log_q = (
+        {j: each[j] * mp.log(1 / (1 + mp.exp(s * scores[j]))) for j in positives + negatives} for s in (-1, 1)
+    )
     graded = [t * log_p[j] + (1 - t) * log_q[j] for j, t in zip(positives, _degrees(positives), strict=True)]
     return -mp.fsum(graded) - mp.fsum(log_q[j] for j in negatives)
 
 
-def reduce_logistic(scores: Matrix, pairs: Pairs, **options: Any) -> Nested:
+def reduce_logistic(scores: Matrix, pairs: Pairs, *, pair_weights: Nested = None, **options: Any) -> Nested:
     """Negative log-likelihood of all pairs, each classified independently."""
-    losses = [logistic_row(row, p, q) for row, (p, q) in zip(scores, pairs, strict=True)]
+    rows = zip(scores, pairs, of_each(pair_weights or [None], len(scores)), strict=True)
+    losses = [logistic_row(row, p, q, weights) for row, (p, q), weights in rows]
     return reduce_losses(losses, [bool(p or q) for p, q in pairs], **options)
 
 
@@ -413,14 +417,18 @@ def reduce_contrastive(
     positive_power: int = 2,
     negative_power: int = 2,
     balance: bool = False,
+    pair_weights: Nested = None,
     **options: Any,
 ) -> Nested:
     """Contrastive loss with a positive and a negative margin; the distance is the negative score."""
     near, far = [], []
-    for row, (p, q) in zip(scores, pairs, strict=True):
+    for row, (p, q), weights in zip(
+        scores, pairs, pair_weights or [[mpf(1)] * len(row) for row in scores], strict=True
+    ):
         degrees = dict(zip(p, _degrees(p), strict=True))
-        near.append([(t, hinge(-row[j] - positive_margin) ** positive_power) for j, t in degrees.items()])
-        far.append([(1 - degrees.get(j, 0), hinge(margin + row[j]) ** negative_power) for j in [*p, *q]])
+        near.append([(weights[j] * t, hinge(-row[j] - positive_margin) ** positive_power) for j, t in degrees.items()])
+        rest = {j: weights[j] * (1 - degrees.get(j, 0)) for j in [*p, *q]}
+        far.append([(weight, hinge(margin + row[j]) ** negative_power) for j, weight in rest.items()])
     if balance and options.get("reduction", "mean") == "mean":
         return reduce_terms(near, **options) + reduce_terms(far, **options)
     return reduce_terms([p + q for p, q in zip(near, far, strict=True)], **options)
@@ -510,10 +518,31 @@ def reduce_relic(
 
 
 def _of_matrix(
-    reduce: Callable[..., Nested], scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any
+    reduce: Callable[..., Nested],
+    scores: Matrix,
+    *,
+    positives: Nested = None,
+    mask: Nested = None,
+    pair_weights: Nested = None,
+    **options: Any,
 ) -> Nested:
-    """Loss of a score matrix with the pairs from positives and a mask."""
-    return reduce(scores, pairs_of(scores, positives, mask), **options)
+    """Loss of a score matrix with the pairs from positives and a mask; weights of pairs are multiplicities."""
+    positives, mask = _of_pair_weights(pair_weights, positives, mask)
+    pairs = pairs_of(scores, positives, mask)
+    return reduce(_with_logs(scores, pairs, pair_weights), pairs, **options)
+
+
+def _of_pairs(
+    reduce: Callable[..., Nested],
+    scores: Matrix,
+    *,
+    positives: Nested = None,
+    mask: Nested = None,
+    pair_weights: Nested = None,
+    **options: Any,
+) -> Nested:
+    """Sum over the pairs of a score matrix, with weights."""
+    return reduce(scores, pairs_of(scores, positives, _kept(mask, pair_weights)), pair_weights=pair_weights, **options)
 
 
 def from_scores_info_nce(scores: Matrix, **options: Any) -> Nested:
@@ -541,26 +570,29 @@ def from_scores_dclw(scores: Matrix, **options: Any) -> Nested:
     return _of_matrix(reduce_dclw, scores, **options)
 
 
-def from_scores_clip(scores: Matrix, *, mask: Nested = None, **options: Any) -> Nested:
+def from_scores_clip(scores: Matrix, *, mask: Nested = None, pair_weights: Nested = None, **options: Any) -> Nested:
     """Mean of InfoNCE along the rows, and along the columns that have a row."""
-    rows = from_scores_info_nce(scores, mask=mask, **options)
-    columns = [transpose(x)[: len(scores)] if x else x for x in (scores, mask)]
-    return mean_of(rows, from_scores_info_nce(columns[0], mask=columns[1], **options))
+    rows = from_scores_info_nce(scores, mask=mask, pair_weights=pair_weights, **options)
+    turned, *of_pairs = [transpose(x)[: len(scores)] if x else x for x in (scores, mask, pair_weights)]
+    return mean_of(rows, from_scores_info_nce(turned, mask=of_pairs[0], pair_weights=of_pairs[1], **options))
 
 
-def from_scores_relic(scores: Matrix, **options: Any) -> Nested:
+def from_scores_relic(scores: Matrix, *, mask: Nested = None, pair_weights: Nested = None, **options: Any) -> Nested:
     """RELIC of a score matrix; its transpose gives the other direction."""
-    return reduce_relic(scores, transpose(scores), **options)
+    mask = _kept(mask, pair_weights)
+    pairs = pairs_of(scores, mask=mask)
+    both = (_with_logs(x, pairs, pair_weights) for x in (scores, transpose(scores)))
+    return reduce_relic(*both, mask=mask, **options)
 
 
 def from_scores_logistic(scores: Matrix, **options: Any) -> Nested:
     """SigLIP's objective of a score matrix."""
-    return _of_matrix(reduce_logistic, scores, **options)
+    return _of_pairs(reduce_logistic, scores, **options)
 
 
 def from_scores_contrastive(scores: Matrix, **options: Any) -> Nested:
     """Contrastive loss of a matrix of negative distances."""
-    return _of_matrix(reduce_contrastive, scores, **options)
+    return _of_pairs(reduce_contrastive, scores, **options)
 
 
 def from_scores_triplet(scores: Matrix, **options: Any) -> Nested:
@@ -994,10 +1026,18 @@ def _of_pair_weights(pair_weights: Nested, positives: Nested, mask: Nested) -> t
     """Positives with their weights, and the mask."""
     if not pair_weights:
         return positives, mask
-    positives = positives or [[i == j for j in range(len(row))] for i, row in enumerate(pair_weights)]
-    weighted = [[w * p for w, p in zip(*rows, strict=True)] for rows in zip(pair_weights, positives, strict=True)]
-    kept = [[part and w > 0 for part, w in zip(*rows, strict=True)] for rows in zip(mask, pair_weights, strict=True)]
-    return weighted, kept
+    given = range(len(pair_weights)) if positives is None else positives
+    of_rows = [own if isinstance(own, list) else [j == own for j in range(len(pair_weights[0]))] for own in given]
+    weighted = [[w * p for w, p in zip(*rows, strict=True)] for rows in zip(pair_weights, of_rows, strict=True)]
+    return weighted, _kept(mask, pair_weights)
+
+
+def _kept(mask: Nested, pair_weights: Nested) -> Nested:
+    """The mask, without the pairs of weight 0."""
+    if not pair_weights:
+        return mask
+    rows = zip(_or_all(mask, pair_weights), pair_weights, strict=True)
+    return [[part and w > 0 for part, w in zip(*row, strict=True)] for row in rows]
 
 
 def _with_logs(scores: Matrix, pairs: Pairs, pair_weights: Nested) -> Matrix:
@@ -1272,12 +1312,11 @@ def density_local_nce(data_scores: Row, noise_scores: Matrix, **options: Any) ->
 
 
 def density_negative_sampling(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
-    """-log σ(s) of the data plus the sum of -log σ(-s) of the noise."""
-
-    def loss(s: Number, _: Number, samples: Samples) -> Number:
-        return logistic_row([s, *(t for t, _ in samples)], [0], list(range(1, len(samples) + 1)))
-
-    return _of_contexts(loss, data_scores, noise_scores, **options)
+    """-log σ(s) of the data plus the sum of -log σ(-s) of the noise, with weights of the noise."""
+    scores = [[s, *row] for s, row in zip(data_scores, noise_scores, strict=True)]
+    for name, first in (("mask", True), ("pair_weights", mpf(1))):
+        options[name] = [[first, *row] for row in options.get(name) or []]
+    return from_scores_logistic(scores, positives=[0] * len(scores), **options)
 
 
 def density_ranking_nce(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:

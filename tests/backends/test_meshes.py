@@ -19,8 +19,6 @@ from torch.distributed.device_mesh import init_device_mesh
 import portable_nce as pnce
 from portable_nce._core.registry import load_backend
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
-
 P: Any = PartitionSpec
 RNG = np.random.default_rng(4)
 A, B = (RNG.normal(size=(6, 3)).astype(np.float32) for _ in range(2))

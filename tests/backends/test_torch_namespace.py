@@ -101,7 +101,6 @@ def squares(xp: Any, condition: Any, x: Any) -> Any:
     return (xp.astype(xp.any(x > 0, axis=1), x.dtype)[:, None] * chosen**2).sum()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 def test_derivatives_and_transforms_are_torch_s_own() -> None:
     x, t = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(1))
     grads = []

@@ -308,7 +308,6 @@ def test_what_is_refused_is_refused_by_later_calls_too() -> None:
         loss(x, y, weights=[1.0] * 6)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_derivatives_of_every_kind(name: str) -> None:
     """After calls without gradients; with gradients, second ones, and those of torch.func."""

@@ -150,7 +150,6 @@ def test_losses_of_one_array_and_of_both_directions(similarity: str, *, symmetri
             assert float((gradient - results[0][1]).abs().max() / results[0][1].abs().max()) < 1e-12, name
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("similarity", FUNCTIONS)
 def test_second_derivatives_are_those_of_differences(similarity: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On PyTorch, and in JAX's two modes, in float32 too."""

@@ -17,8 +17,6 @@ from portable_nce._core.registry import adapter_of
 from portable_nce._execution import fusing
 from portable_nce.testing.variants import started
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # by torch itself
-
 D = 5
 LOSSES: dict[str, Any] = {
     "info_nce": lambda x, y, t: pnce.info_nce(x, y, temperature=t, block_size=16),

@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.usefixtures("emulated"),
     # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     # torch announces a changed default, once per process.
     pytest.mark.filterwarnings("ignore:torch.asarray. unspecified requires_grad:UserWarning"),
 ]

@@ -31,7 +31,6 @@ from portable_nce.testing.cases import Case, make_cases
 pytestmark = [
     # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     # torch announces a changed default, once per process.
     pytest.mark.filterwarnings("ignore:torch.asarray. unspecified requires_grad:UserWarning"),
 ]

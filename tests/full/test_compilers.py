@@ -18,8 +18,6 @@ from portable_nce.testing.variants import started
 
 pytestmark = [
     # Compilers use what their libraries have deprecated.
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 

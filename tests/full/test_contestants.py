@@ -24,7 +24,6 @@ NOT_HERE = (
 
 pytestmark = [
     # JAX and PyTorch in one process: what each warns of is no matter of ours.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 

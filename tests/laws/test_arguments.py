@@ -560,6 +560,7 @@ KINDS: Mapping[str, Kind] = {
     "positives": Positives("N", "i", optional=True),
     "grades": Array("N", "fib"),
     "weights": Array("N", "fib", optional=True, least=0.0),
+    "pair_weights": Array("NK", optional=True, least=0.0),
     "weight": Array("DD"),
     **dict.fromkeys(("factors", "offsets"), Array("K")),
     "rows": Array("N", "i"),
@@ -662,7 +663,7 @@ Situation: TypeAlias = Mapping[str, Kind | None]
 """Kinds of a function's parameters that differ from those of their names; None omits a parameter."""
 
 MARGIN_FORM = {"form": choice("margin", "soft")}
-SQUARE = {"scores": Array("NN"), "mask": mask("NN")}
+SQUARE = {"scores": Array("NN"), "mask": mask("NN"), "pair_weights": Array("NN", optional=True, least=0.0)}
 ROWS_OF_BASELINES = {"log_baseline": Array("N", number=True, also=(0, 2))}
 ALPHA = {"alpha": Number(0.25, -5e-324, 1.0)}
 TUPLE = Kind(good=(), skips=lambda value: isinstance(value, tuple))
@@ -795,7 +796,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "pairings.explicit": ({"positives": Array("NK", "b")},),
     "pairings.Pairing": (dict.fromkeys(("rows", "columns", "pairs"), TUPLE),),
     "pairings.soft": ({"targets": Array("NK")},),
-    "pairings.weighted": ({"pairing": fixed(pairings.diagonal()), "weights": Array("NK")},),
+    "pairings.weighted": ({"pairing": fixed(pairings.diagonal()), "weights": Array("NK", least=0.0)},),
     "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
     "pairings.overlap": ({"rows": Array("NW", "b"), "columns": mask("KW")},),
     "pairings.kernel": (
@@ -1172,7 +1173,6 @@ def in_a_loss(made: Any) -> Any:
     return pnce.contrast(x, y, objective="info_nce", pairing=made) if isinstance(made, pairings.Pairing) else made
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(("call", "numbers", "dynamic"), [*numbers_of_calls()])
 def test_torch_compile_of_numbers_that_change(call: Call, numbers: Mapping[str, float], dynamic: bool | None) -> None:  # noqa: FBT001
     """One graph for the first value and one for all others, or one for all if the numbers start as symbols."""

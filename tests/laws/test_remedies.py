@@ -76,7 +76,9 @@ OTHER_SPELLINGS = [
     (pnce.siglip, {"logit_scale": 1.0, "logit_bias": 0.0, "world_size": 2}, "pass across=portable_nce.across(...)"),
     (pnce.info_nce, {"temp": 0.1}, "pass temperature=..."),
     (pnce.clip, {"temp": 0.1}, "pass logit_scale=..., its inverse"),
-    (pnce.nt_xent, {"tau_plus": 0.1}, "hcl takes it"),
+    (pnce.nt_xent, {"tau_plus": 0.1}, "use hcl(view_a, view_b, tau_plus=...)"),
+    (pnce.info_nce, {"tau_plus": 0.1}, "use hcl(view_a, view_b, tau_plus=...)"),
+    (pnce.info_nce, {"pair_weights": 0.1}, "pairings.weighted(...)"),
 ]
 
 
@@ -91,6 +93,9 @@ MEANT = {
     "mi": "portable_nce.estimation.mutual_information",
     "NCE": "portable_nce.density.local_nce",
     "ArcFaceLoss": "portable_nce.contrast",
+    "CircleLoss": "portable_nce.from_scores.dcl",
+    "MultiSimilarityLoss": "portable_nce.from_scores.info_nce",
+    "ProxyNCALoss": "portable_nce.info_nce",
 }
 
 
@@ -102,6 +107,19 @@ def test_a_name_of_another_library_has_a_remedy_in_an_import_too(name: str) -> N
     with pytest.raises(AttributeError, match=MEANT[name]):
         getattr(pnce, name)
     assert not hasattr(pnce, name)
+
+
+def test_names_of_modules() -> None:
+    import portable_nce.modules.torch as modules
+
+    for name, meant in (("NTXEnt", "NTXent"), ("ClipLoss", "CLIP"), ("Infonce", "InfoNCE"), ("Siglip", "SigLIP")):
+        with pytest.raises(AttributeError, match=f"use portable_nce.modules.torch.{meant}$"):
+            getattr(modules, name)
+        with pytest.raises(ImportError, match=f"use portable_nce.modules.torch.{meant}$"):
+            exec(f"from portable_nce.modules.torch import {name}")  # noqa: S102  (a statement)
+    with pytest.raises(ImportError, match=r"use portable_nce\.bounds\.info_nce"):
+        exec("from portable_nce.bounds import InfoNCE")  # noqa: S102
+    assert not hasattr(modules, "NTXEnt")
 
 
 def test_modules_and_unknown_names_are_imported_as_ever() -> None:

@@ -17,9 +17,6 @@ from calls import EACH, Call, options_of, streams_like_the_dense
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# torch itself uses torch.jit.script, which warns of its deprecation.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
-
 LEAD = 20.0
 """Nats by which a score leads: float32 has lost the digits of 1 - p."""
 

@@ -25,8 +25,6 @@ from calls import EACH, WAYS, Call, mostly_full, options_of
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
-    # torch itself uses torch.jit.script, which warns of its deprecation.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     # torch.compile instantiates autograd.Function, of which torch warns.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]

@@ -19,7 +19,8 @@ import pytest
 import torch
 
 import portable_nce
-from portable_nce.modules.torch import CLIP, Loss
+from portable_nce._execution.plans import PLANS
+from portable_nce.modules.torch import CLIP, InfoNCE, Loss, MemoryQueue, NTXent, SupCon
 from portable_nce.testing import run_ranks
 from portable_nce.testing.cases import LOSSES, example
 
@@ -73,6 +74,59 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
         r"info_nce: expected query, positive_key \(negative_keys is optional\), got too few: .*'positive_key'",
     ),
     "no second view": (lambda: pnce.nt_xent(X), r"expected view_a, view_b \(further_views is optional\), got too few"),
+    **{
+        f"both views in one array of {loss.__name__}": (
+            partial(loss, X),
+            rf"; split an .*{loss.__name__}\(both\[",
+        )
+        for loss in (pnce.nt_xent, pnce.flat_nce, pnce.dcl, pnce.dclw, pnce.hcl)
+    },
+    "views in a list": (lambda: pnce.nt_xent([X, Y]), r"; unpack the views, as in nt_xent\(\*views\)"),
+    "stacked views": (lambda: pnce.nt_xent(np.stack([X, Y])), r"; unpack the views, as in nt_xent\(\*views\)"),
+    "labels of triplets": (
+        lambda: pnce.triplet(X, LABELS),
+        r"; for labels, use triplet_from_labels\(embeddings",
+    ),
+    **{
+        f"scores for {loss.__name__}": (partial(loss, SCORES), rf"; for a matrix of scores, use from_scores\.{other}\(")
+        for loss, other in (
+            (pnce.info_nce, "info_nce"),
+            (pnce.clip, "clip"),
+            (pnce.siglip, "logistic"),
+            (pnce.relic, "relic"),
+            (pnce.nca, "nca"),
+        )
+    },
+    "embeddings without labels": (lambda: pnce.supcon(X), r"; for views without labels, use nt_xent\("),
+    "one feature": (lambda: pnce.info_nce(X[:, 0], Y[:, 0]), r"; of samples of one feature, pass query\[:, None\]"),
+    "a column of weights": (lambda: pnce.info_nce(X, Y, weights=EACH[:, None]), r"weights: .*; pass weights\[:, 0\]"),
+    "a row of weights": (lambda: from_scores.dcl(SCORES, weights=EACH[None, :]), r"weights: .*; pass weights\[0\]"),
+    "a column of temperatures": (
+        lambda: pnce.info_nce(X, Y, temperature=EACH[:, None]),
+        r"temperature: .*; pass temperature\[:, 0\]",
+    ),
+    "negative weights of grades": (
+        lambda: from_scores.cosent(X[:, 0], EACH, weights=-EACH),
+        "weights: expected numbers of at least 0, got -1",
+    ),
+    "a column of grades": (lambda: pnce.cosent(X, Y, EACH[:, None]), r"grades: .*; pass grades\[:, 0\]"),
+    "labels as tensors of floats": (
+        lambda: pnce.supcon(TENSOR, torch.asarray(LABELS).float()),
+        r"labels: expected an integer dtype, got torch.float32; convert it with labels.long\(\)",
+    ),
+    "labels as floats": (lambda: pnce.supcon(X, EACH), r"labels: .*; convert it with labels.astype\('int32'\)"),
+    "another dtype": (
+        lambda: pnce.info_nce(TENSOR, TENSOR.float()),
+        r"expected the dtype of query, torch.float64, got torch.float32; .* positive_key.to\(torch.float64\)",
+    ),
+    "a temperature below 0 of a module": (lambda: InfoNCE(temperature=-1), "temperature: .* greater than 0, got -1"),
+    "scores for a module": (lambda: InfoNCE()(TENSOR[:4]), r"InfoNCE: expected query, .*; for a matrix of scores, use"),
+    "views for a module": (lambda: NTXent()(TENSOR), r"NTXent: expected view_a, view_b .*; split an array"),
+    "a third array for a module": (
+        lambda: SupCon()(TENSOR, torch.asarray(LABELS), None),
+        "SupCon: expected embeddings, labels, got 3 positional arguments",
+    ),
+    "rows for a queue": (lambda: MemoryQueue(8, 4)(TENSOR), r"MemoryQueue: .* got 1 .*; push\(rows\) appends rows"),
     "no queue": (lambda: pnce.moco(X, Y), "moco: expected query, key, queue, got too few: .*'queue'"),
     "no scale": (lambda: pnce.siglip(X, Y), "siglip: expected the option 'logit_scale', got none; pass logit_scale="),
     "other rows": (lambda: pnce.info_nce(X, Y[:5]), r"positive_key: expected shape \(6, 4\), got \(5, 4\)"),
@@ -248,7 +302,7 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     ),
     "a bias of integers": (
         lambda: density.linear_softmax(X, MORE, LABELS, bias=np.zeros(9, dtype=int)),
-        "bias: expected a real floating-point dtype .*got int64; convert it with astype",
+        "bias: expected a real floating-point dtype .*got int64; convert it with bias.astype",
     ),
     # Options of other functions and libraries.
     "labels of InfoNCE": (lambda: pnce.info_nce(X, Y, labels=LABELS), "labels: .*; .*use supcon"),
@@ -373,6 +427,30 @@ SUSPECT: Mapping[str, tuple[Callable[[], Any], str]] = {
         "temperature: .*, 0.06993$",
     ),
     "a learned logarithm": (lambda: CLIP(2.659), "logit_scale: .*the logarithm of 14.28"),
+    "a parameter without exp": (
+        lambda: pnce.clip(TENSOR, TENSOR, logit_scale=torch.nn.Parameter(torch.tensor(2.659, dtype=torch.float64))),
+        r"logit_scale: .* an array of 2.659; if it is the logarithm of 14.28, .* as in logit_scale=log_scale.exp\(\)",
+    ),
+    "a bias of the wrong sign": (
+        lambda: pnce.siglip(X, Y, logit_scale=10.0, logit_bias=10.0),
+        "logit_bias: expected a number of at most 1, got 10",
+    ),
+    "a learned bias of the wrong sign": (
+        lambda: pnce.siglip(X, Y, logit_scale=10.0, logit_bias=np.asarray(10.0)),
+        "logit_bias: expected a number of at most 1, got 10",
+    ),
+    "a negative margin": (lambda: pnce.triplet(X, Y, X, margin=-1), "margin: expected a number of at least 0, got -1"),
+    "a negative margin of labels": (lambda: pnce.triplet_from_labels(X, LABELS, margin=-0.5), "margin: .*got -0.5"),
+    "a negative margin of scores": (lambda: from_scores.triplet(SCORES, margin=-0.5), "margin: .*got -0.5"),
+    "a negative margin of distances": (lambda: pnce.contrastive(X, LABELS, margin=-0.5), "margin: .*got -0.5"),
+    "negative weights": (lambda: pnce.info_nce(X, Y, weights=-EACH), "weights: expected numbers of at least 0, got -1"),
+    "negative weights of scores": (lambda: from_scores.nca(SCORES, weights=-EACH), "weights: .*got -1"),
+    "negative weights of classes": (
+        lambda: density.linear_softmax(X, MORE, LABELS, class_weights=-np.ones(9)),
+        "class_weights: expected numbers of at least 0, got -1",
+    ),
+    "more than all columns": (lambda: diagnostics.top_k_accuracy(SCORES, k=9), "k: expected at most 6, .*always 1"),
+    "more than all keys": (lambda: diagnostics.recall_at(X, Y, k=9), "k: expected at most 6, .*always 1"),
     "probabilities as log_q": (
         lambda: pnce.two_tower(X, Y, log_q=PROBABILITIES),
         r"log_q: expected logarithms, got entries from 0.1 to 0.3; of probabilities, take the log",
@@ -404,16 +482,25 @@ SOUND: Mapping[str, Callable[[], Any]] = {
     "scales of a sweep": lambda: [
         pnce.clip(X, Y, logit_scale=1 / t) for t in (0.01, 0.07, 0.1, 0.2, 0.3, 0.4, 0.5, 1, 2)
     ],
-    "a learned scale": lambda: pnce.clip(TENSOR, TENSOR, logit_scale=torch.tensor(2.659, dtype=torch.float64)),
+    "a learned scale": lambda: pnce.clip(TENSOR, TENSOR, logit_scale=torch.tensor(14.28, dtype=torch.float64)),
+    "a learned temperature": lambda: pnce.info_nce(TENSOR, TENSOR, temperature=torch.tensor(1.0, dtype=torch.float64)),
+    "a learned scale of inner products": lambda: pnce.clip(X, Y, logit_scale=np.asarray(2.0), similarity="dot"),
+    "a learned scale in a compiled function": lambda: jax.jit(pnce.clip)(
+        jnp.asarray(X), jnp.asarray(Y), logit_scale=jnp.asarray(2.659)
+    ),
+    "no bias": lambda: pnce.siglip(X, Y, logit_scale=10.0, logit_bias=0.0),
+    "a limit of cosines": lambda: pnce.contrastive(X, LABELS, margin=-0.5, similarity="cosine"),
+    "all columns": lambda: diagnostics.top_k_accuracy(SCORES, k=6),
 }
 """Calls that do not warn, though they come close."""
 
 
 @pytest.mark.parametrize("what", SUSPECT)
 def test_suspect_values_warn(what: str) -> None:
-    """Every call of a kind warns, since Python's filter, not the package, shows each line of a program once."""
+    """Every call with a number warns, since Python's filter, not the package, shows each line of a program once."""
     call, message = SUSPECT[what]
     for _ in range(3):
+        PLANS.clear()  # arrays are read where a plan is made
         with pytest.warns(UserWarning, match=message) as caught:
             call()
         if "compiled" not in what:
@@ -443,6 +530,37 @@ def test_a_loss_warns_once_of_a_suspect_scale(name: str) -> None:
     with pytest.warns(UserWarning, match=rf"{key}: expected a number") as caught:
         case.bound(**{key: value})(arrays)
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in OF_COSINES if name != "proto_nce"])
+def test_a_loss_warns_once_of_a_learned_scale_without_exp(name: str) -> None:
+    """An array of one entry is looked at where it can be read: the logarithm of a scale, a scale as temperature."""
+    PLANS.clear()
+    case, (key, _) = example(name), OF_COSINES[name]
+    arrays = {k: np.asarray(x) for k, x in {**case.arguments, **case.constants}.items() if k != key}
+    value = np.asarray(14.3 if key == "temperature" else 2.659)
+    with pytest.warns(UserWarning, match=rf"{key}: expected .* got .*{value:.4g}") as caught:
+        case.bound(**{key: value})(arrays)
+    assert len(caught) == 1
+
+
+OF_WEIGHTS = [
+    name
+    for name in LOSSES
+    if "weights" in inspect.signature(attrgetter(name.split()[0])(pnce)).parameters
+    # Weights of widths; logarithms of weights, which are refused.
+    and name.split()[0] not in {"matryoshka", "angle", "cosent", "from_scores.cosent"}
+]
+
+
+@pytest.mark.parametrize("name", OF_WEIGHTS)
+def test_a_loss_warns_once_of_negative_weights(name: str) -> None:
+    PLANS.clear()
+    case = example(name)
+    arrays = {key: np.asarray(x) for key, x in {**case.arguments, **case.constants}.items()}
+    with pytest.warns(UserWarning, match="^weights: expected numbers of at least 0, got -1, whose") as caught:
+        case.bound(weights=np.asarray([1.0, -1.0, 1.0, 1.0]))(arrays)
+    assert len(caught) == (2 if name == "proto_nce queue" else 1)  # its embeddings enter two losses
 
 
 @pytest.mark.parametrize("what", SOUND)

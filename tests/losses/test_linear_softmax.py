@@ -93,7 +93,6 @@ def test_numpy_and_jax_agree_and_ignored_rows_may_be_nan(options: dict[str, Any]
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.parametrize("options", OPTIONS)
 def test_derivatives_of_second_order(options: dict[str, Any]) -> None:
     def loss(x: Any, weight: Any, bias: Any) -> Any:

@@ -37,8 +37,7 @@ from portable_nce.testing import run_ranks
 from calls import mostly_full
 
 pytestmark = [
-    # Warnings by torch itself: torch.jit.script is deprecated, and torch.compile instantiates functions.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+    # torch.compile instantiates functions, of which torch itself warns.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ import pytest
 import portable_nce
 from portable_nce._cli import agreement, main
 from portable_nce._cli.agreement import LIMITS, errors
-from portable_nce._cli.information import read_table
 from portable_nce._cli.libraries import OpenLibrary, Unavailable, open_library, require
+from portable_nce._cli.tables import read_table
 from portable_nce.testing import make_cases
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -219,7 +220,8 @@ def test_check_leaves_out_what_does_not_work(
     monkeypatch.setattr("portable_nce._cli.libraries.find_spec", lambda _: None)
     assert main(["check"]) == 1
     output = capsys.readouterr()
-    expected = """left out: the backend 'cupy' is not installed; pip install "portable_nce[cupy]"\n"""
+    remedy = 'pip install "portable_nce[cupy]", or -e ".[cupy]" in a clone'
+    expected = f"left out: the backend 'cupy' is not installed; {remedy}\n"
     assert output.out == expected
     assert "no backend to check is installed" in output.err
 
@@ -316,10 +318,10 @@ def test_the_mutual_information_of_files_given_a_third(tmp_path: Path, capsys: p
     for name, words in (
         ("rare.csv", "given: expected at least 12 rows of each category, got 1 of 7; merge rare categories"),
         ("short.csv", "given: expected 60 rows, as in x, got 59"),
-        ("none.csv", "none.csv: [Errno 2] No such file or directory"),
+        ("none.csv", "none.csv: No such file or directory"),
     ):
         status, _, said = given(name)
-        assert status == 1
+        assert status == 2
         assert words in said
 
 
@@ -336,24 +338,113 @@ def test_a_file_with_semicolons_or_tabs_may_have_decimal_commas(tmp_path: Path, 
     assert read_table(path).tolist() == [["1,2,3", "a,b"]] * 2
 
 
-def test_files_that_are_no_two_arrays(tmp_path: Path) -> None:
+def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, and the status of a wrong use."""
     numpy = pytest.importorskip("numpy")
-    numpy.save(tmp_path / "x.npy", numpy.zeros((4, 2)))
-    numpy.savez(tmp_path / "three.npz", a=numpy.zeros(4), b=numpy.zeros(4), c=numpy.zeros(4))
-    numpy.save(tmp_path / "objects.npy", numpy.asarray([1, "a"], dtype=object))
-    (tmp_path / "ragged.csv").write_text("a,b\nc\n", encoding="utf-8")
-    (tmp_path / "gaps.csv").write_text("1,2\n3,\n", encoding="utf-8")
+    x = numpy.random.default_rng(0).normal(size=(60, 2))
+    few, objects = numpy.zeros((4, 2)), numpy.asarray([1, "a"], dtype=object)
+    for name, array in {"x": x, "few": few, "objects": objects, "empty": few[:0]}.items():
+        numpy.save(tmp_path / f"{name}.npy", array)
+    for name, arrays in {"both": {"x": x, "y": x}, "three": {"a": few, "b": few, "c": few}, "one": {"x": x}}.items():
+        numpy.savez(tmp_path / f"{name}.npz", **arrays)
+    whole = (tmp_path / "both.npz").read_bytes()
+    damaged, middle = bytearray(whole), len(whole) // 2
+    damaged[200] ^= 255
+    header = (
+        numpy.lib.format.magic(1, 0)
+        + b"\x76\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776, 14), }"
+    )
+    with zipfile.ZipFile(tmp_path / "texts.npz", "w") as archive:
+        archive.writestr("readme", "of x and y")
+    for name, content in {
+        "cut.npz": whole[:middle],
+        "damaged.npz": bytes(damaged),
+        "array.npz": (tmp_path / "x.npy").read_bytes(),
+        "huge.npy": numpy.lib.format.magic(1, 0) + b"\x76\x00" + header + bytes(64),
+        "text.npy": b"1,2\n3,4\n",
+        "header.csv": b"a,b\n",
+        "ragged.csv": b"a,b\nc\n",
+        "gaps.csv": b"1,2\n3,\n",
+        "binary.csv": bytes(range(256)),
+        "nothing.csv": b"",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
     for files, expected in (
         (["x.npy"], "expected two files, or one npz file with the arrays x and y"),
         (["three.npz"], "three.npz: expected arrays x and y, got a, b, c"),
-        (["x.npy", "none.npy"], "none.npy: [Errno 2] No such file or directory"),
+        (["one.npz"], "one.npz: expected arrays x and y, got x"),
+        (["array.npz"], "array.npz: expected arrays x and y, got array"),
+        (["cut.npz"], "cut.npz: expected a whole file, got a damaged or incomplete one: File is not a zip file"),
+        (["damaged.npz"], "damaged.npz: expected a whole file, got a damaged or incomplete one: Bad CRC-32"),
+        (["texts.npz"], "texts.npz: expected arrays, got the file readme"),
+        (["x.npy", "none.npy"], "none.npy: No such file or directory"),
+        (["x.npy", "folder"], "folder: expected a file, got a folder"),
+        (["x.npy", "huge.npy"], "huge.npy: expected "),
+        (["x.npy", "text.npy"], "text.npy: expected a file that NumPy wrote, got another or a damaged one"),
+        (["x.npy", "header.csv"], "header.csv: expected rows of values, got the line 'a,b' alone"),
+        (["x.npy", "nothing.csv"], "nothing.csv: the file has no rows"),
+        (["x.npy", "binary.csv"], "binary.csv: expected text in UTF-8, got byte 0x80 at position 128"),
         (["x.npy", "ragged.csv"], "ragged.csv: expected 2 values in each line, got [1, 2]"),
         (["x.npy", "gaps.csv"], "gaps.csv: row 2 has an empty cell"),
-        (["x.npy", "objects.npy"], "objects.npy: Object arrays cannot be loaded"),
+        (["x.npy", "objects.npy"], "objects.npy: expected numbers or names, got Python objects"),
         (["x.npy", "three.npz"], "three.npz: expected one array, got a, b, c"),
-        (["x.npy", "x.npy"], "x: expected at least 48 rows, got 4"),
+        (["few.npy", "few.npy"], "x: expected at least 48 rows, got 4"),
+        (["empty.npy", "x.npy"], "x: expected shape (N, D) or (N,), got (0, 2)"),
+        (["x.npy", "x.npy", "--groups", "folder"], "folder: expected a file, got a folder"),
     ):
-        result = run("mi", *(str(tmp_path / name) for name in files))
-        assert result.returncode == 1
-        assert expected in result.stderr
-        assert "Traceback" not in result.stderr
+        paths = [name if name.startswith("--") else str(tmp_path / name) for name in files]
+        assert main(["mi", *paths]) == 2
+        said = capsys.readouterr().err
+        assert expected in said
+        assert said.startswith("python -m portable_nce: ")
+        assert said.count("\n") == 1
+
+
+def test_what_the_columns_of_a_file_are_taken_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numpy = pytest.importorskip("numpy")
+    values = numpy.arange(6) / 4 - 0.5
+    path = tmp_path / "x.csv"
+
+    def read(lines: list[str], **options: Any) -> tuple[Any, str]:
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return read_table(path, **options), capsys.readouterr().err
+
+    found, said = read([",value", *(f"{k},{v}" for k, v in enumerate(values))])
+    assert "the first column has no name and counts the rows: left out, as an index" in said
+    numpy.testing.assert_array_equal(found, values)
+    found, said = read(["k,value", *(f"{k},{v}" for k, v in enumerate(values))])
+    assert found.shape == (6, 2)
+    assert "index" not in said
+    found, said = read(["day,value", *(f"2024-01-{k + 1:02d},{v}" for k, v in enumerate(values))])
+    assert "the dates of column day are taken for names; for times, write numbers" in said
+    numpy.testing.assert_array_equal(found[:, -1], values)  # numbers beside names stay numbers
+    numpy.testing.assert_array_equal(found[:, :-1], numpy.eye(6))
+    found, said = read(["kind", "a", "b"], rows=2)
+    assert found.tolist() == ["a", "b"]
+    assert "using the first line as a header" in said
+    assert read(["kind", "a", "b"], rows=3)[0].tolist() == ["kind", "a", "b"]
+
+
+def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(_: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("portable_nce._cli.information.information", interrupt)
+    assert main(["mi", "x.npy", "y.npy"]) == 130
+    assert capsys.readouterr().err == "python -m portable_nce: interrupted\n"
+
+
+@pytest.mark.parametrize("option", ["--folds", "--seed", "--steps"])
+def test_a_word_for_a_number(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["mi", "x.npy", "y.npy", option, "two"])
+    assert f"argument {option}: expected a whole number, got 'two'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("Torch", "did you mean 'torch'?"), ("tensorflow", "run Keras on PyTorch or JAX")]
+)
+def test_a_backend_by_another_name(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--backend", name]) == 1
+    assert said in capsys.readouterr().err

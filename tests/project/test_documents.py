@@ -142,7 +142,6 @@ def threads() -> Iterator[None]:
         sys.modules["torch"].set_num_threads(before)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.usefixtures("mylib", "threads")
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.full if page in TRAININGS else ()) for page in EXECUTED]

@@ -31,13 +31,11 @@ def test_a_loss_stays_within_its_limits(name: str, dtype: str) -> None:
         assert SLACK * limit <= number <= limit, what
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("dtype", launches.COMPILED_DTYPES)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if "supcon" in name else pytest.mark.full) for name in launches.COMPILED]
 )
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # likewise
 def test_a_compiled_loss_stays_within_its_limits(name: str, dtype: str) -> None:
     assert launches.compiled(name, dtype) == LIMITS[f"{name}, {dtype}"]["compiled"]
@@ -47,7 +45,6 @@ def test_a_compiled_loss_stays_within_its_limits(name: str, dtype: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if "clip, cosine" in name else pytest.mark.full) for name in launches.FUSED]
 )
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # likewise
 def test_compiled_steps_stay_within_their_limits(name: str, dtype: str) -> None:
     assert launches.fused(name, dtype) == LIMITS[f"{name}, {dtype}"]["fused"]

@@ -35,7 +35,6 @@ def test_a_vendored_copy_has_every_module() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch.compile itself
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 def test_a_vendored_copy_differentiates_and_compiles() -> None:
     value, gradient = pnce.value_and_grad(pnce.info_nce)(X, 2.0 * X, temperature=0.5)
     x = torch.tensor(X, requires_grad=True)

@@ -30,8 +30,12 @@ WAYS = ("weight", "mask", "label")
 MASKS = {"nnclr queue, views": "VV", "info_nce own": "NM", "angle": "N", "cosent": "N", "from_scores.cosent": "N"}
 """Axes of masks of losses without laws, where they are not (N, N)."""
 
-CHOOSING = {"gist_embed": ("guide_query", "guide_key"), "nnclr": ("view_a", "support")}
-"""Arrays that choose pairs by comparisons: they count, although not every number changes the choice."""
+CHOOSING = {
+    "gist_embed": ("guide_query", "guide_key"),
+    "nnclr": ("view_a", "support"),
+    "from_scores.dclw": ("pair_weights",),
+}
+"""Arrays that count although not every number changes the result: they choose pairs by comparisons; rows couple."""
 
 
 @cache
@@ -91,7 +95,7 @@ def _search(variant: Variant, name: str, way: str) -> list[tuple[str, int]]:
     for key in example(name, N).arguments:
         rows = arrays[key] if isinstance(arrays[key], list) and key not in choosing else []
         for row, numbers in enumerate(rows):
-            others = (with_row(arrays, key, row, _changed(numbers, seed)) for seed in (1, 2))
+            others = (with_row(arrays, key, row, _changed(numbers, seed, key)) for seed in (1, 2))
             if all(is_near(results(variant, name, way, other), wanted, 1e-12) for other in others):
                 found.append((key, row))
     return found
@@ -107,11 +111,12 @@ def filled_with(number: float, like: Nested) -> Any:
     return [filled_with(number, x) for x in like] if isinstance(like, list) else number
 
 
-def _changed(numbers: Nested, seed: int) -> Nested:
-    """Other random numbers."""
+def _changed(numbers: Nested, seed: int, key: str) -> Nested:
+    """Other random numbers; weights of pairs are not negative."""
     if isinstance(numbers, list):
-        return [_changed(x, seed + k) for k, x in enumerate(numbers)]
-    return random.Random(seed).gauss(0.0, 2.0)
+        return [_changed(x, seed + k, key) for k, x in enumerate(numbers)]
+    number = random.Random(seed).gauss(0.0, 2.0)
+    return abs(number) if key == "pair_weights" else number
 
 
 def is_near(found: Nested, wanted: Nested, tolerance: float = 1e-9) -> bool:
