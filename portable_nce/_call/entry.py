@@ -153,7 +153,7 @@ def warn_of_scale(options: LossOptions, x: Any) -> None:
 def warn_of_arrays(options: LossOptions, x: Any) -> None:
     """Warn of negative weights, and of a learned scale of cosines that looks like another number, if they can be read.
 
-    Reading takes a few microseconds: a call whose plan is kept is not looked at again.
+    Reading takes a few microseconds.
     """
     if isinstance(x, Embedding) or is_being_compiled(x):
         return

@@ -1,4 +1,4 @@
-"""Notes of the engine for `explain` and for kept plans."""
+"""Notes of the engine for `explain`."""
 
 from __future__ import annotations
 
