@@ -693,6 +693,8 @@ class TorchAdapter(Defaults):
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if torch.compiler.is_compiling():  # the compiler's code for a diagonal raises a deprecation warning
             return super().fill_diagonal(x, row, column, count, value)
+        if isinstance(value, torch.Tensor) and transformed((value,)):  # a batch cannot be copied into one matrix
+            return super().fill_diagonal(x, row, column, count, value)
         if _is_observed((x,)):  # a derivative may need the overwritten values
             x = x.clone()
         diagonal = (x if count == x.shape[0] else x[row : row + count]).diagonal(column)

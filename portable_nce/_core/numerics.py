@@ -59,7 +59,8 @@ def place_of_largest(x: Array) -> Array:
     XLA's `argmax` takes forty times as long as a maximum on CPUs. A column as a float32 number is exact up to 2^24.
     """
     xp, n_columns = namespace_of(x), x.shape[1]
-    if adapter_of(x).mode != "traced" or n_columns > _LARGEST_WHOLE:
+    # The number of columns of an exported program may be a symbol, which has no order.
+    if adapter_of(x).mode != "traced" or not isinstance(n_columns, int) or n_columns > _LARGEST_WHOLE:
         return xp.argmax(x, axis=1, keepdims=True)
     x = stop_gradient(x)
     number = xp.arange(n_columns, dtype=xp.float32, device=device_of(x))[None, :]

@@ -35,7 +35,7 @@ SURROGATES = {"bounds.fdv", "bounds.flo", "bounds.js_mi", "bounds.mine", "bounds
 each_loss = pytest.mark.parametrize("name", EACH)
 each_compiled = pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH))))
 """Of compiled losses, the default run takes one for each code path; the conformance suite compiles all cases on JAX."""
-LINEAR = {"bounds.barber_agakov"}
+LINEAR = {"bounds.barber_agakov", "bounds.vub"}
 """Functions whose second derivatives are tensors without memory, which NumPy does not take."""
 
 A_SLOPE = [*dict.fromkeys(name for name in (*WAYS, *EACH) if name not in SURROGATES | LINEAR)]
