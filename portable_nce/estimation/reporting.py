@@ -39,7 +39,8 @@ def reported(found: Found, given: Sequence[str], settings: Settings, labels: Seq
     if whole.value > ceiling - 1.0:
         flags.append("at the ceiling")
     if whole.value < 2.0 * whole.error + NOTHING:
-        flags.append("nothing found")
+        if "repeated rows" not in flags:  # rows that were left out might have shown something
+            flags.append("nothing found")
     elif most.value - whole.value > 0.1 + 0.5 * whole.value or _is_convex(curve):
         flags.append("still growing")
     if not found.converged:

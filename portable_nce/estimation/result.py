@@ -14,12 +14,12 @@ from .texts import Units, report
 __all__ = ["FLAGS", "WITHHOLDING", "MutualInformation", "Settings"]
 
 FLAGS = {
-    "too few pairs": "fewer than 10 independent rows or groups of equal size: no error can be given",
-    "one group dominates": "a group has half of the rows: no error can be given",
+    "too few pairs": "fewer than 10 independent rows or groups of equal size: add groups, or groups=range(N) for draws",
+    "one group dominates": "a group has half of the rows: add groups, or pass groups=range(N) if its rows are draws",
     "serial dependence": "neighbouring rows are alike in x and in y: pass order= for a series, or groups=",
     "null above zero": "y shifted along x seems to know x: pass groups= or order=",
     "near copies": "rows seem to be noisy copies of others: pass groups=, labels of originals, or range(N) for draws",
-    "repeated rows": "equal rows were kept together and counted once: leave copies out, or pass groups=",
+    "repeated rows": "equal rows were counted once: leave copies out, or pass groups=range(N) if they are draws",
     "at the ceiling": "more pairs would show more: read `lower` alone",
     "nothing found": "the bound is within two errors of 0: little dependence, or one that these critics do not find",
     "still growing": "half of the pairs show much less: read `lower` alone",

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from .._core.namespace import device_of, is_array, namespace_of
 from .._core.protocol import Array
 from .categories import PairedRows, Within, category_codes
-from .dependence import correlation_time, equal_rows, has_near_copies, is_serial
+from .dependence import correlation_time, has_near_copies, is_serial
 from .features import indices
 from .folds import MANY, Clusters, blocks, by_label
 from .host import on_host
+from .repeats import equal_rows
 
 __all__ = ["Sample", "sample_of"]
 
