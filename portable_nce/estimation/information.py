@@ -16,7 +16,7 @@ from .categories import category_labels
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
 from .host import library_name, one_thread
-from .independence import LEAST_CLUSTERS, IndependenceTest, fisher, tested
+from .independence import LEAST_CLUSTERS, IndependenceTest, tested
 from .models import Fitter
 from .relations import ColumnTable, ConditionalInformation, by_column, conditional
 from .reporting import reported
@@ -287,13 +287,13 @@ def independence_test(
     rng: Any = None,
     permutations: int = 999,
 ) -> IndependenceTest:
-    """Test whether two arrays are independent, by permutations of held-out pairs.
+    """Test whether two arrays are independent, by permutations.
 
-    The pairs are divided at random: 40 % fit a critic, and the next 30 % are tested by it; 70 % fit another, and the
-    last 30 % are tested by that. A part's probability is the rank of its score among permutations of its y. Given the
-    pairs before, it is uniform or larger if x and y are independent, whatever the critic; so Fisher's method may
-    combine both, and the level holds for any number of pairs. Critics are Gaussian and kernel density ratios in closed
-    form, without training.
+    Three statistics of normal scores of all pairs: the distance covariance, for weak smooth relations; the covariance
+    of Gaussian kernels, for local ones; and the largest correlation of a column, its square, or a product of up to four
+    columns, for single columns among many and for interactions. Their combination, the weighted sum of their inverse
+    probabilities (weights 3, 1, 1), has a rank among those of permutations of y. So the level holds for any number of
+    pairs.
 
     Parameters
     ----------
@@ -304,17 +304,17 @@ def independence_test(
     groups : sequence of N labels, optional
         Labels of dependent pairs: whole groups of like sizes change places, cut to the smallest.
     order : sequence of N numbers, optional
-        Times of the rows of a series. Parts follow one another, and y is shifted against x, by a correlation time or
-        more: the level holds about, for stationary series.
+        Times of the rows of a series: y is shifted around against x, by all numbers of rows. The level holds about, for
+        stationary series.
     rng : int, random.Random or numpy.random.Generator, optional
         Seed or generator; None uses a new seed in each call. Choose it before you see a result.
     permutations : int, default: 999
-        Number of permutations of each part.
+        Number of permutations.
 
     Returns
     -------
     IndependenceTest
-        Record with `p`, the probabilities of the parts, and a readable `repr`.
+        Record with `p`, the probability by each statistic, and a readable `repr`.
 
     Raises
     ------
@@ -324,7 +324,9 @@ def independence_test(
 
     References
     ----------
-    Fisher (1932), "Statistical Methods for Research Workers", 4th edition, section 21.1.
+    Székely, Rizzo and Bakirov (2007), "Measuring and testing dependence by correlation of distances".
+    Gretton et al. (2005), "Measuring statistical dependence with Hilbert-Schmidt norms".
+    Pesarin and Salmaso (2010), "Permutation tests for complex data", chapter 4, for the combination.
 
     Examples
     --------
@@ -344,7 +346,7 @@ def independence_test(
         )
     if labels is not None and not (groups is None and order is None):
         raise ValueError("given: expected neither groups= nor order= with it in a test, got one; test each category")
-    sample = sample_of(x, y, groups, order, None, given=labels)
+    sample = sample_of(x, y, groups, order, None, given=labels, least=LEAST_CLUSTERS)
     if len(sample.clusters.rows) < LEAST_CLUSTERS:
         name = "groups" if groups is not None else "order" if order is not None else "x"
         what = "blocks of a correlation time" if order is not None else "rows or groups"
@@ -352,11 +354,20 @@ def independence_test(
         raise ValueError(f"{name}: expected at least {LEAST_CLUSTERS} independent {what} for a test, got {got}")
     with one_thread():
         flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
-        parts = tested(sample, permutations, random)
-    p = math.nan if WITHHOLDING & {*flags} else fisher([p for _, _, p in parts])
+        found = tested(sample, permutations, random)
     count, number = len(sample.clusters.rows), None if sample.clusters.ordered else permutations
-    categories = sample.number_of_categories
-    return IndependenceTest(p, tuple(parts), sample.pairs, count, flags, number, seed, version(), categories)
+    return IndependenceTest(
+        p=math.nan if WITHHOLDING & {*flags} else found.p,
+        statistics=found.statistics,
+        tested=found.rows,
+        pairs=sample.pairs,
+        groups=count,
+        flags=flags,
+        permutations=number,
+        seed=seed,
+        version=version(),
+        categories=sample.number_of_categories,
+    )
 
 
 def _estimated(
