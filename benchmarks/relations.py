@@ -187,7 +187,8 @@ def conditional_run(problem: Conditional, place: int, k: int) -> dict[str, Any]:
     found = pnce.estimation.mutual_information(x, y, given=z, rng=k, progress=False, splits=1, **options)
     lower = getattr(found, "lower", math.nan)
     numbers = {"lower": lower, "estimate": found.estimate, "low": found.low, "high": found.high}
-    return {**rounded(numbers), "neighbours": round(neighbours(x, y, z), 4)}
+    p = getattr(found, "p", math.nan)
+    return {**rounded(numbers | {"p": p}), "neighbours": round(neighbours(x, y, z), 4)}
 
 
 # Differences

@@ -12,7 +12,7 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .features import indices
 
-__all__ = ["STATISTICS", "combined", "evidence"]
+__all__ = ["STATISTICS", "Statistic", "combined", "evidence"]
 
 WIDTH = 0.3
 """Deviation of the Gaussian kernels, of normal scores, for one column."""
@@ -29,11 +29,18 @@ TIE = 1e-9
 
 
 class Statistic(NamedTuple):
-    """Statistic of dependence: what it compares, its weight, and its values of all assignments."""
+    """Name and weight of a statistic of dependence."""
 
     name: str
     weight: float
-    values: Callable[[Array, Array, Array, Random], Array]
+
+
+STATISTICS = (
+    Statistic("distance covariance", 3.0),
+    Statistic("Gaussian kernels", 1.0),
+    Statistic("largest correlation of columns, squares and products", 1.0),
+)
+"""What the test combines: the first finds weak smooth relations, the second local ones, the third single columns."""
 
 
 def evidence(x: Array, y: Array, assignments: Sequence[Sequence[int]], random: Random) -> list[Array]:
@@ -43,10 +50,11 @@ def evidence(x: Array, y: Array, assignments: Sequence[Sequence[int]], random: R
     """
     xp = namespace_of(x)
     places = xp.reshape(indices((row for assignment in assignments for row in assignment), x), (len(assignments), -1))
-    return [statistic.values(x, y, places, random) for statistic in STATISTICS]
+    covariances = [_covariance(kernel, x, y, places, random) for kernel in (_distances, _gaussians)]
+    return [*covariances, _largest_correlation(x, y, places, random)]
 
 
-def combined(values: Sequence[Array]) -> tuple[float, list[float]]:
+def combined(statistics: Sequence[Statistic], values: Sequence[Array]) -> tuple[float, list[float]]:
     """Probability of the first assignment by all statistics together, and by each of them.
 
     The weighted sum of the inverse probabilities by each is a statistic, too, of which the first assignment has a rank.
@@ -54,7 +62,7 @@ def combined(values: Sequence[Array]) -> tuple[float, list[float]]:
     """
     xp, count = namespace_of(values[0]), values[0].shape[0]
     total, each = xp.zeros_like(values[0]), []
-    for statistic, found in zip(STATISTICS, values, strict=True):
+    for statistic, found in zip(statistics, values, strict=True):
         below = xp.searchsorted(xp.sort(found), found - TIE * (1.0 + xp.abs(found)), side="left")
         shares = (count - xp.astype(below, found.dtype)) / count
         total = total + statistic.weight / shares
@@ -109,15 +117,11 @@ def _products(left: Array, right: Array, places: Array) -> Iterator[Array]:
         yield xp.reshape(found, (width, some.shape[0], right.shape[1]))
 
 
-def _of_kernel(kernel: Callable[[Array, Array], Array]) -> Callable[[Array, Array, Array, Random], Array]:
+def _covariance(kernel: Callable[[Array, Array], Array], x: Array, y: Array, places: Array, random: Random) -> Array:
     """Covariance of a kernel of x with one of y (Gretton et al. 2005)."""
-
-    def values(x: Array, y: Array, places: Array, random: Random) -> Array:
-        xp = namespace_of(x)
-        left, right = (_features(kernel, z, random) for z in (x, y))
-        return xp.concat([xp.sum(found * found, axis=(0, 2)) for found in _products(left, right, places)])
-
-    return values
+    xp = namespace_of(x)
+    left, right = (_features(kernel, z, random) for z in (x, y))
+    return xp.concat([xp.sum(found * found, axis=(0, 2)) for found in _products(left, right, places)])
 
 
 # -------------------------------------------------------------------------------------------------------------- columns
@@ -172,11 +176,3 @@ def _largest_correlation(x: Array, y: Array, places: Array, random: Random) -> A
         found = xp.concat([xp.max(xp.abs(each), axis=(0, 2)) for each in _products(a, b, places)])
         result = xp.maximum(result, found)
     return result / rows
-
-
-STATISTICS = (
-    Statistic("distance covariance", 3.0, _of_kernel(_distances)),
-    Statistic("Gaussian kernels", 1.0, _of_kernel(_gaussians)),
-    Statistic("largest correlation of columns, squares and products", 1.0, _largest_correlation),
-)
-"""What the test combines: the first finds weak smooth relations, the second local ones, the third single columns."""

@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
+from .._core.namespace import namespace_of
+from .._core.protocol import Array
+from .dependence import is_serial
 from .evidence import STATISTICS, combined, evidence
+from .features import indices
 from .folds import Clusters, by_label
 from .models import scaling
 from .records import ResultRecord
+from .residuals import RESIDUALS, residual_evidence, residuals_of
 from .result import FLAGS, WITHHOLDING
 from .sample import Sample
 
-__all__ = ["LEAST_CLUSTERS", "IndependenceTest", "Tested", "tested"]
+__all__ = ["LEAST_CLUSTERS", "IndependenceTest", "Tested", "tested", "tested_given"]
 
 LEAST_CLUSTERS = 20
 """Fewest rows, groups, or blocks of a series."""
@@ -43,13 +48,15 @@ class IndependenceTest(ResultRecord):
     flags : tuple of str
         Signs of rows that are no independent draws, with their meanings in the `repr`.
     permutations : int or None
-        Number of permutations; None for a series, whose shifts are all taken.
+        Number of permutations, or of random multiples given numbers; None for a series, whose shifts are all taken.
     seed : int or None
         Seed of the random numbers; None if a `random.Random` was passed.
     version : str
         Version of this package.
     categories : int
         Number of categories of `given=`, 0 without it.
+    numbers : int
+        Number of columns of numbers of `given=`, 0 without them.
     """
 
     p: float
@@ -62,6 +69,7 @@ class IndependenceTest(ResultRecord):
     seed: int | None
     version: str
     categories: int = 0
+    numbers: int = 0
 
     def __repr__(self) -> str:
         """Readable summary."""
@@ -70,6 +78,8 @@ class IndependenceTest(ResultRecord):
         return "\n".join([*lines, *(f"  {flag}: {FLAGS[flag]}" for flag in self.flags)])
 
     def _given(self) -> str:
+        if self.numbers:
+            return f" given {self.numbers} column{'s' * (self.numbers > 1)} of numbers"
         return f" given {self.categories} categories" if self.categories else ""
 
     def sentence(self) -> str:
@@ -81,6 +91,8 @@ class IndependenceTest(ResultRecord):
             return f"Independence{given} cannot be tested ({reasons}; {units}; portable_nce {self.version}{seed})."
         others = "all shifts" if self.permutations is None else f"{self.permutations} permutations"
         others += " within categories" if self.categories else ""
+        if self.numbers:
+            others = f"{self.permutations} random multiples of their terms"
         names = [name for name, _ in self.statistics]
         return (
             f"Independence{given}: p = {self.p:.2g} ({units}; {', '.join(names[:-1])} and {names[-1]}, combined by "
@@ -89,11 +101,12 @@ class IndependenceTest(ResultRecord):
 
 
 class Tested(NamedTuple):
-    """Probability, that of each statistic by name, and number of rows."""
+    """Probability, that of each statistic by name, number of rows, and whether what is left of them is a series."""
 
     p: float
     statistics: tuple[tuple[str, float], ...]
     rows: int
+    serial: bool = False
 
 
 def tested(sample: Sample, permutations: int, random: Random) -> Tested:
@@ -114,9 +127,25 @@ def tested(sample: Sample, permutations: int, random: Random) -> Tested:
     scaled = scaling(chosen, sample.number_of_categories, "ranks", products=False, indicators=True)(chosen)
     place = {row: k for k, row in enumerate(rows)}
     assignments = [range(len(rows)), *([place[row] for row in other] for other in others)]
-    p, each = combined(evidence(scaled.x.scores, scaled.y.scores, assignments, random))
+    p, each = combined(STATISTICS, evidence(scaled.x.scores, scaled.y.scores, assignments, random))
     names = (statistic.name for statistic in STATISTICS)
     return Tested(p, tuple(zip(names, each, strict=True)), len(rows))
+
+
+def tested_given(sample: Sample, z: Array, draws: int, random: Random) -> Tested:
+    """Probability of the products of residuals of x and y after regressions on z."""
+    whole = sample.clusters
+    chosen: Sequence[int] = range(len(whole.rows))
+    if not whole.ordered:
+        chosen = sorted(_at_most(whole, random.sample(chosen, len(chosen))))
+    rows = sorted(whole.members(chosen))
+    place = {row: k for k, row in enumerate(rows)}
+    clusters = Clusters([[place[row] for row in whole.rows[c]] for c in chosen], whole.ordered)
+    some = sample.rows(rows)
+    left = residuals_of(some.x, some.y, namespace_of(z).take(z, indices(rows, z), axis=0), clusters, random)
+    p, each = combined(RESIDUALS, residual_evidence(left, clusters, draws, random))
+    names = (statistic.name for statistic in RESIDUALS)
+    return Tested(p, tuple(zip(names, each, strict=True)), len(rows), sample.ungrouped and is_serial(left.x, left.y))
 
 
 def _at_most(clusters: Clusters, part: Sequence[int]) -> list[int]:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Hashable, Sequence
 
 from .result import WITHHOLDING, MutualInformation, Settings
-from .statistics import Summary, averaged, extrapolated, influences, margin_of_exceptions, summary
+from .statistics import SLOWEST, Summary, averaged, extrapolated, influences, margin_of_exceptions, summary
 from .study import Found
 
 __all__ = ["reported"]
 
-RATES = (1.0, 1.0 + math.sqrt(2.0))
+RATES = (1.0, SLOWEST)
 """Remaining gap relative to the gain of the last doubling of N, if the gap falls as 1/N and as 1/√N."""
 NOTHING = 1e-3
 """Largest null, in nats, that is no sign of dependent rows."""

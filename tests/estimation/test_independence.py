@@ -80,13 +80,13 @@ def test_the_combination_has_its_rank_among_all_assignments() -> None:
     found = []
     for _ in range(400):
         values = list(rng.normal(size=(len(STATISTICS), 100)))
-        p, each = combined(values)
+        p, each = combined(STATISTICS, values)
         assert each == [pytest.approx((z >= z[0]).mean()) for z in values]
         found.append(p)
     assert np.mean(np.asarray(found) <= 0.05) == pytest.approx(0.05, abs=0.035)
     assert np.mean(found) == pytest.approx(0.5, abs=0.06)
     # Equal values count as at least as large.
-    assert combined([np.zeros(20)] * len(STATISTICS)) == (1.0, [1.0] * len(STATISTICS))
+    assert combined(STATISTICS, [np.zeros(20)] * len(STATISTICS)) == (1.0, [1.0] * len(STATISTICS))
 
 
 def test_subjects_change_places_as_a_whole() -> None:
