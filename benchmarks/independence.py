@@ -125,6 +125,24 @@ def cycles(rng: np.random.Generator, count: int) -> Sample:
     return x, y, {"order": range(count)}
 
 
+def confounded(function: Callable[[Numbers], Numbers], noise: float) -> Callable[[np.random.Generator, int], Sample]:
+    """A function of a third number, uniform on [0, 6], with independent noise in x and in y."""
+
+    def draw(rng: np.random.Generator, count: int) -> Sample:
+        z = rng.uniform(0.0, 6.0, size=count)
+        x, y = function(z) + noise * rng.normal(size=(2, count))
+        return x, y, {"given": z}
+
+    return draw
+
+
+def common_scale(rng: np.random.Generator, count: int) -> Sample:
+    """Noise in x and in y, with a scale that is a function of a third number."""
+    z = rng.normal(size=count)
+    x, y = np.exp(z) * rng.normal(size=(2, count))
+    return x, y, {"given": z}
+
+
 KINDS: Final[dict[str, Callable[[np.random.Generator, int], Sample]]] = {
     "independent rows": normal,
     "independent rows, 5 × 5, heavy tails": several,
@@ -137,6 +155,10 @@ KINDS: Final[dict[str, Callable[[np.random.Generator, int], Sample]]] = {
     "AR(1) 0.98, order=": memory(0.98),
     "volatility, order=": volatile,
     "cycles, order=": cycles,
+    "a line, given=": confounded(lambda z: z, 0.2),
+    "a strong wave, given=": confounded(lambda z: np.sin(4.0 * z), 0.05),
+    "a weak wave, given=": confounded(lambda z: np.sin(4.0 * z), 1.0),
+    "a scale, given=": common_scale,
 }
 SIZES: Final = (60, 200, 1000)
 
@@ -317,9 +339,10 @@ def levels(record: Record) -> str:
     for name in KINDS:
         cells = []
         for count in SIZES:
-            known = [p for p in record["levels"].get(f"{name}, {count}", []) if p is not None]
+            found = record["levels"].get(f"{name}, {count}", [])
+            known = [p for p in found if p is not None]
             hits = sum(p <= LEVEL for p in known)
-            cells.append(f"{hits}/{len(known)}" if known else "refused")
+            cells.append(f"{hits}/{len(known)}" if known else "refused" if found else "–")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -20,10 +20,10 @@ from .residuals import RESIDUALS, residual_evidence, residuals_of
 from .result import FLAGS, WITHHOLDING
 from .sample import Sample
 
-__all__ = ["LEAST_CLUSTERS", "IndependenceTest", "Tested", "tested", "tested_given"]
+__all__ = ["LEAST_BLOCKS", "LEAST_CLUSTERS", "IndependenceTest", "Tested", "tested", "tested_given"]
 
-LEAST_CLUSTERS = 20
-"""Fewest rows, groups, or blocks of a series."""
+LEAST_CLUSTERS, LEAST_BLOCKS = 20, 30
+"""Fewest rows or groups, and fewest blocks of a series, whose ends do not meet."""
 STRATUM, ALIKE = 6, 0.7
 """Fewest groups that are permuted among themselves, and the least size of a group relative to the largest."""
 MOST_TESTED = 2000

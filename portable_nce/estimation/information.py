@@ -15,8 +15,8 @@ from .._core.types import AnyArray, Parameters, Result
 from .categories import category_labels
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
-from .host import library_name, on_host, one_thread
-from .independence import LEAST_CLUSTERS, IndependenceTest, tested, tested_given
+from .host import columns_of, library_name, on_host, one_thread
+from .independence import LEAST_BLOCKS, LEAST_CLUSTERS, IndependenceTest, tested, tested_given
 from .models import Fitter
 from .relations import ColumnTable, ConditionalInformation, by_column, conditional, third_numbers
 from .reporting import reported
@@ -334,8 +334,8 @@ def independence_test(
     Raises
     ------
     TypeError, ValueError
-        As `mutual_information`, but from 20 independent rows on (48 given numbers), and for groups or blocks of a
-        series, from 20 of them; or if categories come with `groups` or `order`.
+        As `mutual_information`, but from 20 independent rows on (48 given numbers), from 20 groups, and from 30
+        blocks of a series; or if categories come with `groups` or `order`.
 
     References
     ----------
@@ -367,11 +367,12 @@ def independence_test(
         both = namespace_of(numbers).concat([on_host("y", y), numbers], axis=1)  # rows are copies if z is equal, too
         sample = sample_of(x, both, groups, order, None)
         sample = sample._replace(y=sample.y[:, : both.shape[1] - numbers.shape[1]])
-    if len(sample.clusters.rows) < LEAST_CLUSTERS:
+    least = LEAST_BLOCKS if order is not None else LEAST_CLUSTERS
+    if len(sample.clusters.rows) < least:
         name = "groups" if groups is not None else "order" if order is not None else "x"
         what = "blocks of a correlation time" if order is not None else "rows or groups"
         got = len(sample.clusters.rows)
-        raise ValueError(f"{name}: expected at least {LEAST_CLUSTERS} independent {what} for a test, got {got}")
+        raise ValueError(f"{name}: expected at least {least} independent {what} for a test, got {got}")
     with one_thread():
         flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
         if numbers is None:
@@ -425,7 +426,7 @@ def _estimated(
         with progress_bar(study.trainings(splits) if progress else 0) as bar:
             found = study.run(splits, bar.update)
         flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
-    kinds = Counter(name for names in found.names for name in names)
+    kinds = Counter(" with ".join(names) for names in found.names)
     used = " and ".join(f"{kind} in {count}" for kind, count in kinds.items()) + f" of {len(found.names)} reports"
     settings = Settings(
         sample.pairs,
@@ -443,6 +444,9 @@ def _estimated(
         version(),
         library_name(sample.x),
         categories,
+        (columns_of(x), columns_of(y)),
+        (int(sample.x.shape[1]), int(sample.y.shape[1])),
+        max(len(rows) for rows in sample.clusters.rows) if sample.clusters.ordered else 0,
     )
     return reported(found, flags, settings, sample.labels())
 
