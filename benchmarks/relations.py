@@ -146,6 +146,18 @@ def transfer(rng: np.random.Generator) -> Any:
     return x[:-1], y[1:], y[:-1], {"order": range(400)}
 
 
+def strong_wave(rng: np.random.Generator) -> Any:
+    """X and y are waves of z with little noise, and have nothing else in common."""
+    z = rng.uniform(0.0, 6.0, size=300)
+    x, y = np.sin(4.0 * z) + 0.05 * rng.normal(size=(2, 300))
+    return x, y, z, {}
+
+
+def apart_from_z(rng: np.random.Generator) -> Any:
+    """Normal numbers with a correlation of 0.8, and others."""
+    return *correlated(rng, 0.8, 300), rng.normal(size=300), {}
+
+
 CONDITIONALS: Final = (
     Conditional("confounder alone", confounder, 0.0),
     Conditional("chain", chain, 0.0),
@@ -159,6 +171,8 @@ CONDITIONALS: Final = (
     Conditional("chain of numbers", normal_chain, 0.0),
     Conditional("collider of numbers", normal_collider, normal_information(0.5)),
     Conditional("transfer entropy of numbers, order=", transfer, 0.5 * math.log1p(0.49)),
+    Conditional("a strong wave of numbers", strong_wave, 0.0),
+    Conditional("numbers that tell nothing", apart_from_z, normal_information(0.8)),
 )
 
 
@@ -297,8 +311,11 @@ def of(hits: list[bool]) -> str:
 def conditionals(record: Record) -> str:
     """Limits and ranges given a third variable, one line per problem."""
     lines = [
-        "| given | truth | runs | `lower` above | range below | median `lower` | error | neighbours |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        (
+            "| given | truth | runs | `lower` above | range below | median `lower` | estimates | error | neighbours "
+            "| `low` above 0 | p at most 5 % |"
+        ),
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for problem in CONDITIONALS:
         runs, truth = record.get("conditional", {}).get(problem.name, []), problem.truth
@@ -310,8 +327,11 @@ def conditionals(record: Record) -> str:
             of([x > truth for x in limits]),
             of([r["high"] < truth for r in runs if r["high"] is not None]),
             f"{np.median(limits):.2f}" if limits else "–",
+            f"{len(values)}",
             f"{np.mean([abs(x - truth) for x in values]):.2f}" if values else "–",
             f"{np.mean([abs(r['neighbours'] - truth) for r in runs]):.2f}",
+            of([] if limits else [r["low"] > 0.0 for r in runs]),
+            of([r["p"] <= 0.05 for r in runs if r.get("p") is not None]),  # noqa: PLR2004
         )
         lines.append(f"| {problem.name} | {truth:.2f} | {len(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -15,6 +15,8 @@ __all__ = ["correlation_time", "has_near_copies", "is_serial"]
 
 NEIGHBOURS, QUERIES = 12, 600
 """Fewest neighbours of a row that are looked at, and most rows whose neighbours are."""
+CHUNK = 2**21
+"""Numbers held at a time."""
 JUMP = 6.0
 """Standard errors by which the spacings of one neighbour may exceed those of the others."""
 MOST_ROWS = 0.5
@@ -29,6 +31,14 @@ def _columns(x: Array) -> Array:
     """Normal scores of the columns."""
     xp = namespace_of(x)
     return xp.stack([normal_scores(xp, xp.sort(x[:, k]), x[:, k]) for k in range(x.shape[1])], axis=1)
+
+
+def _nearest(z: Array, rows: Sequence[int], count: int) -> Array:
+    """Squared distances of some rows to so many nearest others, in order."""
+    xp = namespace_of(z)
+    some = xp.take(z, indices(rows, z), axis=0)
+    squares = xp.sum(some * some, axis=1)[:, None] + xp.sum(z * z, axis=1)[None, :] - 2.0 * (some @ z.T)
+    return xp.sort(xp.maximum(squares, xp.zeros_like(squares[:1, :1])), axis=1)[:, 1 : count + 1]
 
 
 def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> bool:
@@ -46,9 +56,8 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
     z = xp.concat([_columns(v) for v in (x, y)], axis=1)
     z = xp.take(z, indices(rows, z), axis=0)
     chosen = random.sample(range(len(rows)), min(QUERIES, len(rows)))
-    some = xp.take(z, indices(chosen, z), axis=0)
-    squares = xp.sum(some * some, axis=1)[:, None] + xp.sum(z * z, axis=1)[None, :] - 2.0 * (some @ z.T)
-    near = xp.sort(xp.maximum(squares, xp.zeros_like(squares)), axis=1)[:, 1 : most + 2]
+    step = max(1, CHUNK // len(rows))
+    near = xp.concat([_nearest(z, chosen[k : k + step], most + 1) for k in range(0, len(chosen), step)], axis=0)
     first = near[:, : NEIGHBOURS + 1]
     smooth = xp.all(first[:, 1:] - first[:, :-1] > 1e-12 * (1.0 + first[:, 1:]), axis=1)
     smooth = xp.logical_and(smooth, near[:, 0] > 1e-10)  # noqa: PLR2004  (rounding)
