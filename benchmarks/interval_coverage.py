@@ -303,12 +303,21 @@ def third_variables() -> str:
         f"{percent(*below)} of {below[1]}: critics miss much of a sharp edge, as of the collider.",
         120,
     )
+    numbers = relations.of_numbers(record)
+    by_numbers = fill(
+        f"Given numbers, `low` is above the truth in {of(numbers['above'])}, and above 0 in {of(numbers['shown'])} "
+        f"where there is dependence. The test has p of at most 5 % in {of(numbers['false'])} where there is none, and "
+        f"in {of(numbers['found'])} where there is; [its level](#test-of-independence).",
+        120,
+    )
     return f"""
 ## Given a third variable
 
 {made}
 
 {seen}
+
+{by_numbers}
 
 {relations.conditionals(record)}
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import portable_nce as pnce
 
-__all__ = ["RECORD", "conditionals", "differences", "hits"]
+__all__ = ["RECORD", "conditionals", "differences", "hits", "of_numbers"]
 
 RECORD: Final = Path(__file__).parents[1] / "docs" / "relations.json"
 Numbers = NDArray[Any]
@@ -343,6 +343,20 @@ def hits(record: Record) -> tuple[tuple[int, int], tuple[int, int]]:
     above = [r["lower"] > truth for truth, r in runs if r["lower"] is not None]
     below = [r["high"] < truth for truth, r in runs if r["high"] is not None]
     return (sum(above), len(above)), (sum(below), len(below))
+
+
+def of_numbers(record: Record) -> dict[str, tuple[int, int]]:
+    """Given numbers: low ends above the truth, low ends above 0, and small p, each of the runs it is asked of."""
+    runs = [(p.truth, r) for p in CONDITIONALS for r in record.get("conditional", {}).get(p.name, []) if "p" in r]
+    runs = [(truth, r) for truth, r in runs if r["lower"] is None and r["p"] is not None]
+    shown = [truth > 0.0 for truth, r in runs if r["low"] > 0.0]
+    small = [(truth, r["p"] <= 0.05) for truth, r in runs]  # noqa: PLR2004
+    return {
+        "above": (sum(r["low"] > truth for truth, r in runs), len(runs)),
+        "shown": (sum(shown), sum(truth > 0.0 for truth, _ in runs)),
+        "false": (sum(hit for truth, hit in small if truth == 0.0), sum(truth == 0.0 for truth, _ in small)),
+        "found": (sum(hit for truth, hit in small if truth > 0.0), sum(truth > 0.0 for truth, _ in small)),
+    }
 
 
 def differences(record: Record) -> str:

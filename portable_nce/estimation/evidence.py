@@ -111,7 +111,7 @@ def _products(left: Array, right: Array, places: Array) -> Iterator[Array]:
     xp, (count, width) = namespace_of(left), left.shape[0:2]
     step = max(1, CHUNK // max(count * right.shape[1], width * right.shape[1]))
     for start in range(0, places.shape[0], step):
-        some = places[start : start + step, :]
+        some = places[start : min(start + step, places.shape[0]), :]
         taken = xp.take(right, xp.reshape(some.T, (-1,)), axis=0)
         found = left.T @ xp.reshape(taken, (count, -1))
         yield xp.reshape(found, (width, some.shape[0], right.shape[1]))
