@@ -303,12 +303,21 @@ def third_variables() -> str:
         f"{percent(*below)} of {below[1]}: critics miss much of a sharp edge, as of the collider.",
         120,
     )
+    numbers = relations.of_numbers(record)
+    by_numbers = fill(
+        f"Given numbers, `low` is above the truth in {of(numbers['above'])}, and above 0 in {of(numbers['shown'])} "
+        f"where there is dependence. The test has p of at most 5 % in {of(numbers['false'])} where there is none, and "
+        f"in {of(numbers['found'])} where there is; [its level](#test-of-independence).",
+        120,
+    )
     return f"""
 ## Given a third variable
 
 {made}
 
 {seen}
+
+{by_numbers}
 
 {relations.conditionals(record)}
 
@@ -326,11 +335,11 @@ def independence_tests() -> str:
         return ""
     record = json.loads(independence.RECORD.read_text(encoding="utf-8"))
     made = fill(
-        f"`python benchmarks/independence.py` tests arrays that are independent, and the first {independence.PAIRS} "
-        f"pairs of problems with known information, next to permutation tests ({independence.PERMUTATIONS} "
-        f"permutations) of Kraskov's nearest neighbours, of the distance covariance, and of HSIC with Gaussian kernels "
-        f"as wide as the median distance. Seeds are not those of the tests. Counted are probabilities of at most "
-        f"{100 * independence.LEVEL:.0f} %.",
+        f"`python benchmarks/independence.py` tests arrays that are independent, the first {independence.PAIRS} pairs "
+        f"of problems with known information, and {independence.WEAK} pairs of weak relations, next to permutation "
+        f"tests ({independence.PERMUTATIONS} permutations) of Kraskov's nearest neighbours, of the distance "
+        f"covariance, and of HSIC with Gaussian kernels as wide as the median distance. Seeds are not those of the "
+        f"tests. Counted are probabilities of at most {100 * independence.LEVEL:.0f} %.",
         120,
     )
     return f"""

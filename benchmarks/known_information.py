@@ -307,6 +307,53 @@ def pictures(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
     return x, y
 
 
+def shared_zeros(share: float, nats: float) -> Draw:
+    """Gaussians, both 0 in the same share of the rows: dropouts, or days without rain."""
+
+    def draw(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
+        gone = rng.uniform(size=(count, 1)) < share
+        x, y = (np.where(gone, 0.0, z) for z in gaussian(1, nats)(rng, count))
+        return x, y
+
+    return draw
+
+
+def shared_zeros_nats(share: float, nats: float) -> float:
+    """Entropy of the bit that both share, and the information of the other rows."""
+    return signs_nats(0.0) - signs_nats(share) + (1.0 - share) * nats
+
+
+def cell_nats(nats: float, of_x: Callable[[Numbers], Numbers], of_y: Callable[[Numbers], Numbers]) -> float:
+    """Information of monotone functions of a Gaussian pair that map it to cells: steps, limits; by sums."""
+    rho, z = math.sqrt(-math.expm1(-2.0 * nats)), np.linspace(-5.0, 5.0, 2001)
+    density = np.exp(-0.5 * (z[:, None] ** 2 - 2.0 * rho * z[:, None] * z + z * z) / (1.0 - rho * rho))
+    for axis, function in enumerate((of_x, of_y)):
+        _, starts = np.unique(function(z), return_index=True)
+        density = np.add.reduceat(density, np.sort(starts), axis=axis)
+    return table_nats(density)
+
+
+def rounded(step: float) -> Callable[[Numbers], Numbers]:
+    """Rounding to multiples of a step."""
+    return lambda x: step * np.round(x / step)
+
+
+def limited(low: float, high: float) -> Callable[[Numbers], Numbers]:
+    """Limits of detection."""
+    return lambda x: np.clip(x, low, high)
+
+
+def permuted_codes(count: int) -> Draw:
+    """One of some codes, and the code that a fixed permutation gives it."""
+    other = np.random.default_rng(0).permutation(count)
+
+    def draw(rng: np.random.Generator, pairs: int) -> tuple[Numbers, Numbers]:
+        x = rng.integers(count, size=(pairs, 1))
+        return x.astype(np.float64), other[x].astype(np.float64)
+
+    return draw
+
+
 def exponential(rng: np.random.Generator, count: int) -> tuple[Numbers, Numbers]:
     """A rate x with one observation y: exponential with rate x, where x has a gamma distribution of shape 2."""
     x = rng.gamma(2.0, size=(count, 1))
@@ -374,6 +421,7 @@ def cells(name: str, matrix: Any, pairs: int) -> Problem:
 EXCEPTIONS: Final = "rare exceptions"
 ANGLES: Final = "angles as numbers", "angles as cosine and sine"
 NONE, SMOOTH, WIGGLY, EDGES = "independent", "1 × 1 smooth", "1 × 1 wiggly", "1 × 1 edges"
+ZEROS, ROUNDED, CENSORED, CODES = "shared zeros", "rounded", "limits of detection", "codes"
 TABLES, PRODUCTS, SEVERAL, THIN, PICTURES = "tables", "interactions", "several columns", "thin", "pictures"
 
 
@@ -383,9 +431,36 @@ def exceptions(name: str, count: int, share: float, pairs: int) -> Problem:
     return Problem(name, EXCEPTIONS, table(matrix), pairs, lambda: table_nats(matrix))
 
 
+def in_cells(name: str, kind: str, nats: float, left: Any, right: Any) -> Problem:
+    """A Gaussian pair, rounded or with limits."""
+    return Problem(name, kind, mapped(gaussian(1, nats), left, right), 300, lambda: cell_nats(nats, left, right))
+
+
+@cache
+def with_atoms() -> tuple[Problem, ...]:
+    """Problems with equal rows that are draws."""
+    half = 0.5
+
+    def zeros(share: float, nats: float) -> Problem:
+        name = f"{100 * share:.0f} % shared zeros{', rest independent' if nats == 0.0 else ''}"
+        return Problem(name, ZEROS, shared_zeros(share, nats), 300, lambda: shared_zeros_nats(share, nats))
+
+    return (
+        *(zeros(share, nats) for nats in (half, 0.0) for share in (0.1, half, 0.8)),
+        in_cells("rounded to 0.1, 2 nats", ROUNDED, 2.0, rounded(0.1), rounded(0.1)),
+        in_cells("rounded to 1, 2 nats", ROUNDED, 2.0, rounded(1.0), rounded(1.0)),
+        in_cells("rounded to 0.1, independent", ROUNDED, 0.0, rounded(0.1), rounded(0.1)),
+        in_cells("rounded to 0.1, 0.5 nats", ROUNDED, half, rounded(0.1), rounded(0.2)),
+        in_cells("low values at a limit", CENSORED, half, limited(-0.5, 9.0), limited(-0.5, 9.0)),
+        in_cells("both ends at limits, 2 nats", CENSORED, 2.0, limited(-1.0, 1.0), limited(-half, 1.5)),
+        in_cells("limits, independent", CENSORED, 0.0, limited(0.0, 9.0), limited(-1.0, 1.0)),
+        Problem("60 codes permuted", CODES, permuted_codes(60), 600, known(math.log(60.0))),
+    )
+
+
 @cache
 def problems() -> tuple[Problem, ...]:
-    """All problems in table order; those kept out of development last."""
+    """All problems: those of the development, those kept out of it, and those added later, so that seeds stay."""
     p, zero = Problem, known(0.0)
     developed = (
         p("independent, 1 × 1", NONE, gaussian(1, 0.0), 200, zero),
@@ -443,7 +518,7 @@ def problems() -> tuple[Problem, ...]:
         exceptions("bits, 5 % exceptions of 100", 2, 0.05, 100),
         p("ring, 2 % exceptions", EXCEPTIONS, excepted_ring(0.02, 0.1), 150, lambda: excepted_ring_nats(0.02, 0.1)),
     )
-    return developed + tuple(replace(problem, held_out=True) for problem in kept)
+    return (*developed, *(replace(problem, held_out=True) for problem in kept), *with_atoms())
 
 
 # Rows that are not independent

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import portable_nce as pnce
 
-__all__ = ["RECORD", "conditionals", "differences", "hits"]
+__all__ = ["RECORD", "conditionals", "differences", "hits", "of_numbers"]
 
 RECORD: Final = Path(__file__).parents[1] / "docs" / "relations.json"
 Numbers = NDArray[Any]
@@ -146,6 +146,18 @@ def transfer(rng: np.random.Generator) -> Any:
     return x[:-1], y[1:], y[:-1], {"order": range(400)}
 
 
+def strong_wave(rng: np.random.Generator) -> Any:
+    """X and y are waves of z with little noise, and have nothing else in common."""
+    z = rng.uniform(0.0, 6.0, size=300)
+    x, y = np.sin(4.0 * z) + 0.05 * rng.normal(size=(2, 300))
+    return x, y, z, {}
+
+
+def apart_from_z(rng: np.random.Generator) -> Any:
+    """Normal numbers with a correlation of 0.8, and others."""
+    return *correlated(rng, 0.8, 300), rng.normal(size=300), {}
+
+
 CONDITIONALS: Final = (
     Conditional("confounder alone", confounder, 0.0),
     Conditional("chain", chain, 0.0),
@@ -159,6 +171,8 @@ CONDITIONALS: Final = (
     Conditional("chain of numbers", normal_chain, 0.0),
     Conditional("collider of numbers", normal_collider, normal_information(0.5)),
     Conditional("transfer entropy of numbers, order=", transfer, 0.5 * math.log1p(0.49)),
+    Conditional("a strong wave of numbers", strong_wave, 0.0),
+    Conditional("numbers that tell nothing", apart_from_z, normal_information(0.8)),
 )
 
 
@@ -187,7 +201,8 @@ def conditional_run(problem: Conditional, place: int, k: int) -> dict[str, Any]:
     found = pnce.estimation.mutual_information(x, y, given=z, rng=k, progress=False, splits=1, **options)
     lower = getattr(found, "lower", math.nan)
     numbers = {"lower": lower, "estimate": found.estimate, "low": found.low, "high": found.high}
-    return {**rounded(numbers), "neighbours": round(neighbours(x, y, z), 4)}
+    p = getattr(found, "p", math.nan)
+    return {**rounded(numbers | {"p": p}), "neighbours": round(neighbours(x, y, z), 4)}
 
 
 # Differences
@@ -296,8 +311,11 @@ def of(hits: list[bool]) -> str:
 def conditionals(record: Record) -> str:
     """Limits and ranges given a third variable, one line per problem."""
     lines = [
-        "| given | truth | runs | `lower` above | range below | median `lower` | error | neighbours |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        (
+            "| given | truth | runs | `lower` above | range below | median `lower` | estimates | error | neighbours "
+            "| `low` above 0 | p at most 5 % |"
+        ),
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for problem in CONDITIONALS:
         runs, truth = record.get("conditional", {}).get(problem.name, []), problem.truth
@@ -309,8 +327,11 @@ def conditionals(record: Record) -> str:
             of([x > truth for x in limits]),
             of([r["high"] < truth for r in runs if r["high"] is not None]),
             f"{np.median(limits):.2f}" if limits else "–",
+            f"{len(values)}",
             f"{np.mean([abs(x - truth) for x in values]):.2f}" if values else "–",
             f"{np.mean([abs(r['neighbours'] - truth) for r in runs]):.2f}",
+            of([] if limits else [r["low"] > 0.0 for r in runs]),
+            of([r["p"] <= 0.05 for r in runs if r.get("p") is not None]),  # noqa: PLR2004
         )
         lines.append(f"| {problem.name} | {truth:.2f} | {len(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -322,6 +343,20 @@ def hits(record: Record) -> tuple[tuple[int, int], tuple[int, int]]:
     above = [r["lower"] > truth for truth, r in runs if r["lower"] is not None]
     below = [r["high"] < truth for truth, r in runs if r["high"] is not None]
     return (sum(above), len(above)), (sum(below), len(below))
+
+
+def of_numbers(record: Record) -> dict[str, tuple[int, int]]:
+    """Given numbers: low ends above the truth, low ends above 0, and small p, each of the runs it is asked of."""
+    runs = [(p.truth, r) for p in CONDITIONALS for r in record.get("conditional", {}).get(p.name, []) if "p" in r]
+    runs = [(truth, r) for truth, r in runs if r["lower"] is None and r["p"] is not None]
+    shown = [truth > 0.0 for truth, r in runs if r["low"] > 0.0]
+    small = [(truth, r["p"] <= 0.05) for truth, r in runs]  # noqa: PLR2004
+    return {
+        "above": (sum(r["low"] > truth for truth, r in runs), len(runs)),
+        "shown": (sum(shown), sum(truth > 0.0 for truth, _ in runs)),
+        "false": (sum(hit for truth, hit in small if truth == 0.0), sum(truth == 0.0 for truth, _ in small)),
+        "found": (sum(hit for truth, hit in small if truth > 0.0), sum(truth > 0.0 for truth, _ in small)),
+    }
 
 
 def differences(record: Record) -> str:

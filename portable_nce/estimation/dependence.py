@@ -1,28 +1,24 @@
-"""Signs that rows are not independent draws: equal rows, near copies, and dependence on the order of rows."""
+"""Signs that rows are not independent draws: near copies, and dependence on the order of rows."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .features import indices, normal_scores
-from .folds import by_label
 
-__all__ = ["correlation_time", "equal_rows", "has_near_copies", "is_serial", "row_keys"]
+__all__ = ["correlation_time", "has_near_copies", "is_serial"]
 
 NEIGHBOURS, QUERIES = 12, 600
 """Fewest neighbours of a row that are looked at, and most rows whose neighbours are."""
+CHUNK = 2**21
+"""Numbers held at a time."""
 JUMP = 6.0
 """Standard errors by which the spacings of one neighbour may exceed those of the others."""
-CHANCE = 1e-3
-"""Largest probability of a common divisor of the counts of independent draws that is a sign of a copied table."""
-MIXED = 0.1
-"""Share of rows of values with several partners, of those whose values repeat, from which the values are a table."""
 MOST_ROWS = 0.5
 """Share of rows with the largest gap at the same neighbour that is a sign of as many copies of each."""
 GAP = 0.1
@@ -31,64 +27,18 @@ SERIAL = 3.0
 """Standard errors of a lag correlation of independent rows that are a sign of dependence."""
 
 
-def row_keys(z: Array) -> list[Hashable]:
-    """Key of each row: its bytes if the library gives them, which take less memory than Python's numbers."""
-    z = z + 0.0  # no negative zeros
-    return [z[i, :].tobytes() if hasattr(z, "tobytes") else tuple(z[i, :].tolist()) for i in range(z.shape[0])]
-
-
-class EqualRows(NamedTuple):
-    """Rows of each group of equal pairs, and the number of rows that repeat another."""
-
-    clusters: list[list[int]]
-    repeated: int
-
-
-def equal_rows(x: Array, y: Array) -> EqualRows:
-    """Group equal pairs that atoms do not explain.
-
-    An atom of x is a value that occurs with several values of y too, or one of at most √N values, or of a table:
-    independent draws from a table do repeat. Copies of continuous rows meet their own partners alone. If all numbers of
-    repeats have a common divisor, which draws with these values of x and y would hardly have, the table was copied as a
-    whole.
-    """
-    left, right = (row_keys(z) for z in (x, y))
-    pairs = list(zip(left, right, strict=True))
-    of_x, of_y, of_both = Counter(left), Counter(right), Counter(pairs)
-    few = math.isqrt(len(pairs))
-    divisor, free = math.gcd(*of_both.values()), len(of_both) - max(len(of_x), len(of_y))
-    whole = divisor > 1 and free * math.log(divisor) > -math.log(CHANCE)
-    sides = [(table, len(table) <= few or _is_table(table, of_both, side)) for side, table in enumerate((of_x, of_y))]
-
-    def is_atom(pair: tuple[Hashable, Hashable]) -> bool:
-        number = of_both[pair]
-        return all(tabled or table[z] > number for (table, tabled), z in zip(sides, pair, strict=True))
-
-    def label(i: int) -> object:
-        pair = pairs[i]
-        return pair if of_both[pair] > 1 and (whole or not is_atom(pair)) else i
-
-    clusters = by_label([label(i) for i in range(len(pairs))])
-    return EqualRows(clusters, sum(len(rows) - 1 for rows in clusters))
-
-
-def _is_table(values: Counter[Hashable], pairs: Counter[tuple[Hashable, Hashable]], side: int) -> bool:
-    """Whether values of one side repeat as those of a table: with other partners, too.
-
-    Of the rows whose value repeats, a tenth or more are of values with several partners. More frequent values than √N
-    rows are left out: a continuous column may have a few, such as 0.
-    """
-    partners = Counter(pair[side] for pair in pairs)
-    most = math.isqrt(values.total())
-    repeated = [(value, number) for value, number in values.items() if 1 < number <= most]
-    mixed = sum(number for value, number in repeated if partners[value] > 1)
-    return mixed > MIXED * sum(number for _, number in repeated)
-
-
 def _columns(x: Array) -> Array:
     """Normal scores of the columns."""
     xp = namespace_of(x)
     return xp.stack([normal_scores(xp, xp.sort(x[:, k]), x[:, k]) for k in range(x.shape[1])], axis=1)
+
+
+def _nearest(z: Array, rows: Sequence[int], count: int) -> Array:
+    """Squared distances of some rows to so many nearest others, in order."""
+    xp = namespace_of(z)
+    some = xp.take(z, indices(rows, z), axis=0)
+    squares = xp.sum(some * some, axis=1)[:, None] + xp.sum(z * z, axis=1)[None, :] - 2.0 * (some @ z.T)
+    return xp.sort(xp.maximum(squares, xp.zeros_like(squares[:1, :1])), axis=1)[:, 1 : count + 1]
 
 
 def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> bool:
@@ -106,9 +56,8 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
     z = xp.concat([_columns(v) for v in (x, y)], axis=1)
     z = xp.take(z, indices(rows, z), axis=0)
     chosen = random.sample(range(len(rows)), min(QUERIES, len(rows)))
-    some = xp.take(z, indices(chosen, z), axis=0)
-    squares = xp.sum(some * some, axis=1)[:, None] + xp.sum(z * z, axis=1)[None, :] - 2.0 * (some @ z.T)
-    near = xp.sort(xp.maximum(squares, xp.zeros_like(squares)), axis=1)[:, 1 : most + 2]
+    step = max(1, CHUNK // len(rows))
+    near = xp.concat([_nearest(z, chosen[k : k + step], most + 1) for k in range(0, len(chosen), step)], axis=0)
     first = near[:, : NEIGHBOURS + 1]
     smooth = xp.all(first[:, 1:] - first[:, :-1] > 1e-12 * (1.0 + first[:, 1:]), axis=1)
     smooth = xp.logical_and(smooth, near[:, 0] > 1e-10)  # noqa: PLR2004  (rounding)

@@ -8,6 +8,9 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
+from .._core.namespace import device_of, namespace_of
+from .._core.protocol import Array
+
 __all__ = ["Clusters", "Parts", "blocks", "by_label"]
 
 MOST_BLOCKS = 60
@@ -92,6 +95,19 @@ class Clusters(NamedTuple):
     def members(self, clusters: Sequence[int]) -> list[int]:
         """Rows of some clusters."""
         return [row for c in clusters for row in self.rows[c]]
+
+    def sums(self, values: Array) -> Array:
+        """Sums of rows (n, k) over each cluster."""
+        if all(rows == [k] for k, rows in enumerate(self.rows)):
+            return values
+        xp = namespace_of(values)
+        labels = [0] * values.shape[0]
+        for c, rows in enumerate(self.rows):
+            for row in rows:
+                labels[row] = c
+        of_row = xp.asarray(labels, dtype=xp.int32, device=device_of(values))
+        known = xp.arange(len(self.rows), dtype=xp.int32, device=device_of(values))
+        return xp.astype(known[:, None] == of_row[None, :], values.dtype) @ values
 
     def labels(self, clusters: Sequence[int]) -> list[int]:
         """Cluster of each of the rows of some clusters."""

@@ -15,7 +15,7 @@ from .._core.namespace import is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 
-__all__ = ["MOST_INDICATORS", "labels_of", "library_name", "numpy_of", "on_host", "one_thread", "written"]
+__all__ = ["MOST_INDICATORS", "columns_of", "labels_of", "library_name", "numpy_of", "on_host", "one_thread", "written"]
 
 MOST_INDICATORS = 20
 """Most values of a column of categories that get an indicator each; more values are numbered in sorted order."""
@@ -64,6 +64,15 @@ def labels_of(values: Any) -> list[Any]:
     except ImportError:
         return list(values.tolist()) if hasattr(values, "tolist") else list(values)
     return list(np.atleast_1d(np.asarray(_plain(values))).tolist())
+
+
+def columns_of(values: Any) -> int:
+    """Number of columns of what a user passes, before categories become indicators."""
+    shape = getattr(values, "shape", None)
+    if shape is None:
+        first = labels_of(values)[0]
+        return len(first) if isinstance(first, (list, tuple)) else 1
+    return int(shape[1]) if len(shape) > 1 else 1
 
 
 def _plain(values: Any) -> Any:

@@ -1,39 +1,33 @@
-"""A test of independence: critics of earlier parts of the pairs, and permutations of the next part."""
+"""A test of independence: statistics of all pairs, among those of pairs whose partners have changed places."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
-from .categories import PairedRows
-from .critics import gaussian, mean_loss, row_losses
-from .features import canonical, indices
+from .dependence import is_serial
+from .evidence import STATISTICS, combined, evidence
+from .features import indices
 from .folds import Clusters, by_label
-from .kernels import fitted_kernels
-from .models import scaling, spaces_of
+from .models import scaling
 from .records import ResultRecord
+from .residuals import RESIDUALS, residual_evidence, residuals_of
 from .result import FLAGS, WITHHOLDING
 from .sample import Sample
-from .training import RIDGES, SHRINKING
 
-__all__ = ["LEAST_CLUSTERS", "IndependenceTest", "fisher", "tested"]
+__all__ = ["LEAST_BLOCKS", "LEAST_CLUSTERS", "IndependenceTest", "Tested", "tested", "tested_given"]
 
-SHARES = (0.4, 0.7, 1.0)
-"""Ends of the parts: the first trains alone, the others are tested by critics of all pairs before them."""
-LEAST_CLUSTERS = 20
-"""Fewest groups, so that a tested part has at least six."""
-KEPT = 0.1
-"""Least share of squared correlations that shrinking leaves: scores of 0 would tell nothing."""
+LEAST_CLUSTERS, LEAST_BLOCKS = 20, 30
+"""Fewest rows or groups, and fewest blocks of a series, whose ends do not meet."""
 STRATUM, ALIKE = 6, 0.7
 """Fewest groups that are permuted among themselves, and the least size of a group relative to the largest."""
-MOST_FITTED, MOST_TESTED = 1000, 1000
-"""Pairs that kernels are fitted to, and pairs of a part that are tested: more of them show what these show."""
-CHUNK = 2**21
-"""Numbers held at a time."""
+MOST_TESTED = 2000
+"""Most pairs that are tested: more of them show what these show. Of a longer series, every second, third... row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,24 +39,29 @@ class IndependenceTest(ResultRecord):
     p : float
         Probability of at least this evidence if the arrays are independent; NaN if a flag says that the rows are not
         what the test assumes.
-    parts : tuple of (int, int, float)
-        Of each tested part: pairs that its critic was fitted to, pairs tested, and its own probability.
+    statistics : tuple of (str, float)
+        Name of each statistic, and its own probability, not corrected for the number of statistics; `p` is.
+    tested : int
+        Number of rows that were tested: up to 2000, without what is cut off groups.
     pairs, groups : int
         Numbers of rows, and of groups of rows that were permuted as a whole; of a series, blocks.
     flags : tuple of str
         Signs of rows that are no independent draws, with their meanings in the `repr`.
     permutations : int or None
-        Number of permutations of each part; None for a series, whose shifts are all taken.
+        Number of permutations, or of random multiples given numbers; None for a series, whose shifts are all taken.
     seed : int or None
         Seed of the random numbers; None if a `random.Random` was passed.
     version : str
         Version of this package.
     categories : int
         Number of categories of `given=`, 0 without it.
+    numbers : int
+        Number of columns of numbers of `given=`, 0 without them.
     """
 
     p: float
-    parts: tuple[tuple[int, int, float], ...]
+    statistics: tuple[tuple[str, float], ...]
+    tested: int
     pairs: int
     groups: int
     flags: tuple[str, ...]
@@ -70,14 +69,17 @@ class IndependenceTest(ResultRecord):
     seed: int | None
     version: str
     categories: int = 0
+    numbers: int = 0
 
     def __repr__(self) -> str:
         """Readable summary."""
         lines = [f"test of independence{self._given()} of {self.pairs} pairs", f"  p  {self.p:.4g}"]
-        lines += [f"     {p:.4g} of {some} pairs, by a critic of {before}" for before, some, p in self.parts]
+        lines += [f"     {p:.4g} by {name}" for name, p in self.statistics]
         return "\n".join([*lines, *(f"  {flag}: {FLAGS[flag]}" for flag in self.flags)])
 
     def _given(self) -> str:
+        if self.numbers:
+            return f" given {self.numbers} column{'s' * (self.numbers > 1)} of numbers"
         return f" given {self.categories} categories" if self.categories else ""
 
     def sentence(self) -> str:
@@ -89,60 +91,61 @@ class IndependenceTest(ResultRecord):
             return f"Independence{given} cannot be tested ({reasons}; {units}; portable_nce {self.version}{seed})."
         others = "all shifts" if self.permutations is None else f"{self.permutations} permutations"
         others += " within categories" if self.categories else ""
+        if self.numbers:
+            others = f"{self.permutations} random multiples of their terms"
+        names = [name for name, _ in self.statistics]
         return (
-            f"Independence{given}: p = {self.p:.2g} ({units}; rank of held-out pairs among {others}, under "
-            f"critics of the pairs before, {len(self.parts)} parts combined by Fisher's method, portable_nce "
-            f"{self.version}{seed})."
+            f"Independence{given}: p = {self.p:.2g} ({units}; {', '.join(names[:-1])} and {names[-1]}, combined by "
+            f"their ranks among {others}, portable_nce {self.version}{seed})."
         )
 
 
-def tested(sample: Sample, permutations: int, random: Random) -> list[tuple[int, int, float]]:
-    """Numbers of pairs that each critic was fitted to and that were tested, and their probability.
+class Tested(NamedTuple):
+    """Probability, that of each statistic by name, number of rows, and whether what is left of them is a series."""
 
-    Given the pairs before it, each part's rank among its permutations is uniform or larger if x and y are independent.
-    So the probabilities of the parts count as independent.
+    p: float
+    statistics: tuple[tuple[str, float], ...]
+    rows: int
+    serial: bool = False
+
+
+def tested(sample: Sample, permutations: int, random: Random) -> Tested:
+    """Probability of the pairs among assignments of y to x that are as likely if they are independent.
+
+    Normal scores are of all tested rows, so no assignment changes them.
     """
     clusters = sample.clusters
-    parts = _divided(clusters, random)
-    found: list[tuple[int, int, float]] = []
-    for number in range(1, len(parts)):
-        before = [c for part in parts[:number] for c in part]
-        if clusters.ordered:
-            before = before[:-1]  # a block between training and test
-        scores = _critic(sample, clusters.members(before), random)
-        part = _at_most(clusters, parts[number])
-        if clusters.ordered:
-            rows, others = _shifts(clusters, part)
-        elif sample.categories is not None:
+    if clusters.ordered:
+        rows, others = _shifts(clusters)
+    else:
+        part = _at_most(clusters, random.sample(range(len(clusters.rows)), len(clusters.rows)))
+        if sample.categories is not None:
             rows, others = _within(sample, clusters.members(part), permutations, random)
         else:
             rows, others = _permutations(clusters, part, permutations, random)
-        found.append((len(clusters.members(before)), len(rows), _rank(scores, sample, rows, others)))
-    return found
+    chosen = sample.rows(rows)
+    scaled = scaling(chosen, sample.number_of_categories, "ranks", products=False, indicators=True)(chosen)
+    place = {row: k for k, row in enumerate(rows)}
+    assignments = [range(len(rows)), *([place[row] for row in other] for other in others)]
+    p, each = combined(STATISTICS, evidence(scaled.x.scores, scaled.y.scores, assignments, random))
+    names = (statistic.name for statistic in STATISTICS)
+    return Tested(p, tuple(zip(names, each, strict=True)), len(rows))
 
 
-def fisher(probabilities: Sequence[float]) -> float:
-    """Probability of a product of independent uniform numbers at most that of these."""
-    evidence = -math.fsum(math.log(p) for p in probabilities)
-    terms, term = [1.0], 1.0
-    for k in range(1, len(probabilities)):
-        term *= evidence / k
-        terms.append(term)
-    return min(1.0, math.exp(-evidence) * math.fsum(terms))
-
-
-def _divided(clusters: Clusters, random: Random) -> list[list[int]]:
-    """Parts of about these shares of the rows: of random clusters, or in the order of a series."""
-    count = len(clusters.rows)
-    order = list(range(count)) if clusters.ordered else random.sample(range(count), count)
-    total, done = sum(len(rows) for rows in clusters.rows), 0
-    parts: list[list[int]] = [[] for _ in SHARES]
-    for c in order:
-        size = len(clusters.rows[c])
-        place = next((k for k, share in enumerate(SHARES) if done + 0.5 * size <= share * total), len(SHARES) - 1)
-        parts[place].append(c)
-        done += size
-    return parts
+def tested_given(sample: Sample, z: Array, draws: int, random: Random) -> Tested:
+    """Probability of the products of residuals of x and y after regressions on z."""
+    whole = sample.clusters
+    chosen: Sequence[int] = range(len(whole.rows))
+    if not whole.ordered:
+        chosen = sorted(_at_most(whole, random.sample(chosen, len(chosen))))
+    rows = sorted(whole.members(chosen))
+    place = {row: k for k, row in enumerate(rows)}
+    clusters = Clusters([[place[row] for row in whole.rows[c]] for c in chosen], whole.ordered)
+    some = sample.rows(rows)
+    left = residuals_of(some.x, some.y, namespace_of(z).take(z, indices(rows, z), axis=0), clusters, random)
+    p, each = combined(RESIDUALS, residual_evidence(left, clusters, draws, random))
+    names = (statistic.name for statistic in RESIDUALS)
+    return Tested(p, tuple(zip(names, each, strict=True)), len(rows), sample.ungrouped and is_serial(left.x, left.y))
 
 
 def _at_most(clusters: Clusters, part: Sequence[int]) -> list[int]:
@@ -187,65 +190,12 @@ def _within(sample: Sample, rows: Sequence[int], number: int, random: Random) ->
     ]
 
 
-def _shifts(clusters: Clusters, part: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Rows of a part of a series, and the same shifted around by each number of rows from a block on."""
-    rows = clusters.members(part)
-    block = max(len(clusters.rows[c]) for c in part)
-    return rows, [rows[shift:] + rows[:shift] for shift in range(block, len(rows) - block + 1)]
+def _shifts(clusters: Clusters) -> tuple[list[int], list[list[int]]]:
+    """Rows of a series, every so many of a long one, and the same shifted around by each other number of rows.
 
-
-def _critic(sample: Sample, rows: Sequence[int], random: Random) -> Callable[[PairedRows], list[Array]]:
-    """Score matrices of Gaussians and of kernels, both in closed form, fitted to some rows."""
-    xp = namespace_of(sample.x)
-    ordered = sample.clusters.ordered
-    chosen = list(rows) if ordered else random.sample(rows, len(rows))
-    cut = max(2, len(chosen) // 4)
-    train, stop = sample.rows(chosen[cut:]), sample.rows(chosen[:cut])
-    scaled = scaling(train, sample.number_of_categories, "ranks", products=True, indicators=True)
-    both = scaled(train), scaled(stop)
-    starts = []
-    for analysis in canonical(both[0].x.coordinates, both[0].y.coordinates, RIDGES):
-        for multiple in SHRINKING:
-            shrunk = analysis.shrunk(multiple)
-            starts.append(shrunk._replace(squares=xp.maximum(shrunk.squares, KEPT * analysis.shrunk(0.0).squares)))
-    exceptions, same = 3.0 / sample.pairs, both[1].same_category()
-    start = min(starts, key=lambda s: mean_loss(gaussian(s.squares, s.applied(both[1])), exceptions, same))
-    of_train, of_stop = (start.applied(pairs) for pairs in both)
-    last, centres = (
-        pairs.select(range(max(0, pairs.number - MOST_FITTED), pairs.number))
-        for pairs in (of_train, of_stop.joined(of_train))
-    )
-    kernels = fitted_kernels(last, spaces_of(last)).with_centres(centres)
-
-    def found(rows: PairedRows) -> list[Array]:
-        pairs = start.applied(scaled(rows))
-        exceptions, same = 3.0 / sample.pairs, pairs.same_category()
-        result = []
-        for scores in (gaussian(start.squares, pairs), kernels.scores(pairs, pairs)):
-            losses = row_losses(scores, exceptions, same=same)
-            even = exceptions / (losses.counts if same is None else losses.counts[:, None])
-            result.append(xp.log((1.0 - exceptions) * losses.softmax + even))
-        return result
-
-    return found
-
-
-def _rank(
-    critic: Callable[[PairedRows], list[Array]], sample: Sample, rows: Sequence[int], others: Sequence[Sequence[int]]
-) -> float:
-    """Share of the permutations with at least the bound of the pairs, which count as one of them."""
-    xp, count = namespace_of(sample.x), len(rows)
-    chosen_rows = sample.rows(rows)
-    total = xp.zeros_like(chosen_rows.x[:, :1])
-    for values in critic(chosen_rows):
-        total = total + values
-    flat = xp.reshape(total, (-1,))
-    place = {row: k for k, row in enumerate(rows)}
-    own = float(xp.sum(xp.take(flat, indices((k * count + k for k in range(count)), flat))))
-    above, step = 0, max(1, CHUNK // count)
-    for start in range(0, len(others), step):
-        some = others[start : start + step]
-        chosen = [k * count + place[row] for other in some for k, row in enumerate(other)]
-        sums = xp.sum(xp.reshape(xp.take(flat, indices(chosen, flat)), (len(some), count)), axis=1)
-        above += int(xp.sum(xp.astype(sums >= own - 1e-9 * (1.0 + abs(own)), xp.int32)))
-    return (1 + above) / (1 + len(others))
+    Shifts that are short count, too: a series shifted by less than its memory is no independent assignment, but on a
+    circle each shift has the same chance of the largest value. Without short shifts, the own one would win too often.
+    """
+    rows = clusters.members(range(len(clusters.rows)))
+    rows = rows[:: -(-len(rows) // MOST_TESTED)]
+    return rows, [rows[shift:] + rows[:shift] for shift in range(1, len(rows))]

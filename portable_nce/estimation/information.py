@@ -10,15 +10,15 @@ from random import Random
 from typing import Any, Literal, TypeAlias, cast, overload
 
 from .._core.checks import as_integer, check_bool, check_choice, check_whole_number, explained
-from .._core.namespace import common_namespace
+from .._core.namespace import common_namespace, namespace_of
 from .._core.types import AnyArray, Parameters, Result
 from .categories import category_labels
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
-from .host import library_name, one_thread
-from .independence import LEAST_CLUSTERS, IndependenceTest, fisher, tested
+from .host import columns_of, library_name, on_host, one_thread
+from .independence import LEAST_BLOCKS, LEAST_CLUSTERS, IndependenceTest, tested, tested_given
 from .models import Fitter
-from .relations import ColumnTable, ConditionalInformation, by_column, conditional
+from .relations import ColumnTable, ConditionalInformation, by_column, conditional, third_numbers
 from .reporting import reported
 from .result import WITHHOLDING, MutualInformation, Settings
 from .sample import sample_of
@@ -145,7 +145,7 @@ def mutual_information(
     given : array or sequence, shape (N, Dz) or (N,), optional
         Third variable z, to estimate ``I(x; y | z)``. Integers, truth values and names are categories, of at least 12
         rows each: negatives are of the same category, and `lower` stays a limit. Floats give the difference of
-        ``I(x; y, z)`` and ``I(x; z)``, a `ConditionalInformation` with a range and without a limit.
+        ``I(x; y, z)`` and ``I(x; z)``, a `ConditionalInformation` with a test and a range, without a limit.
     rng : int, random.Random or numpy.random.Generator, optional
         Seed or generator; None uses a new seed in each call.
     critic : {"best", "separable", "joint"} or (function, parameters), default: "best"
@@ -221,7 +221,20 @@ def mutual_information(
         return _estimated(x, y, rng, given=labels, **options)
     seed, random = _random(rng)
     seed = random.getrandbits(32) if seed is None else seed  # both estimates have the same folds
-    return conditional(lambda a, b: _estimated(a, b, seed, given=None, **options), x, y, given)
+
+    def estimate(a: Samples, b: Samples) -> MutualInformation:
+        return _estimated(a, b, seed, given=None, **options)
+
+    def test() -> float:
+        """Probability; NaN for too few groups or blocks."""
+        try:
+            return independence_test(x, y, given=given, groups=groups, order=order, rng=seed).p
+        except ValueError as refusal:
+            if " for a test, got " not in str(refusal):
+                raise
+            return math.nan
+
+    return conditional(estimate, test, x, y, given)
 
 
 @_with_options_explained
@@ -287,44 +300,49 @@ def independence_test(
     rng: Any = None,
     permutations: int = 999,
 ) -> IndependenceTest:
-    """Test whether two arrays are independent, by permutations of held-out pairs.
+    """Test whether two arrays are independent, by permutations.
 
-    The pairs are divided at random: 40 % fit a critic, and the next 30 % are tested by it; 70 % fit another, and the
-    last 30 % are tested by that. A part's probability is the rank of its score among permutations of its y. Given the
-    pairs before, it is uniform or larger if x and y are independent, whatever the critic; so Fisher's method may
-    combine both, and the level holds for any number of pairs. Critics are Gaussian and kernel density ratios in closed
-    form, without training.
+    Three statistics of normal scores of all pairs: the distance covariance, for weak smooth relations; the covariance
+    of Gaussian kernels, for local ones; and the largest correlation of a column, its square, or a product of up to four
+    columns, for single columns among many and for interactions. Their combination, the weighted sum of their inverse
+    probabilities (weights 3, 1, 1), has a rank among those of permutations of y. So the level holds for any number of
+    pairs.
 
     Parameters
     ----------
     x, y : array or sequence, shape (N, Dx) and (N, Dy), or (N,)
         Paired samples, as in `mutual_information`.
-    given : sequence of N integers or names, optional
-        Categories of a third variable: tests independence given it, by permutations within each category.
+    given : array or sequence, shape (N, Dz) or (N,), optional
+        Third variable: tests independence given it. Integers and names are categories: y is permuted within each. For
+        floats, x and y are regressed on them by kernels, and products of residuals, of their squares, and of residuals
+        and the third variable are tested against 0: the level holds about, if both are smooth functions of it.
     groups : sequence of N labels, optional
         Labels of dependent pairs: whole groups of like sizes change places, cut to the smallest.
     order : sequence of N numbers, optional
-        Times of the rows of a series. Parts follow one another, and y is shifted against x, by a correlation time or
-        more: the level holds about, for stationary series.
+        Times of the rows of a series: y is shifted around against x, by all numbers of rows. The level holds about, for
+        stationary series.
     rng : int, random.Random or numpy.random.Generator, optional
         Seed or generator; None uses a new seed in each call. Choose it before you see a result.
     permutations : int, default: 999
-        Number of permutations of each part.
+        Number of permutations, or of random multiples of the products of residuals.
 
     Returns
     -------
     IndependenceTest
-        Record with `p`, the probabilities of the parts, and a readable `repr`.
+        Record with `p`, the probability by each statistic, and a readable `repr`.
 
     Raises
     ------
     TypeError, ValueError
-        As `mutual_information`; if there are fewer than 20 independent rows, groups, or blocks of a series; or if
-        `given` holds floats, or comes with `groups` or `order`.
+        As `mutual_information`, but from 20 independent rows on (48 given numbers), from 20 groups, and from 30
+        blocks of a series; or if categories come with `groups` or `order`.
 
     References
     ----------
-    Fisher (1932), "Statistical Methods for Research Workers", 4th edition, section 21.1.
+    Székely, Rizzo and Bakirov (2007), "Measuring and testing dependence by correlation of distances".
+    Gretton et al. (2005), "Measuring statistical dependence with Hilbert-Schmidt norms".
+    Pesarin and Salmaso (2010), "Permutation tests for complex data", chapter 4, for the combination.
+    Shah and Peters (2020), "The hardness of conditional independence testing and the generalised covariance measure".
 
     Examples
     --------
@@ -333,30 +351,50 @@ def independence_test(
     >>> x, noise = np.random.default_rng(0).normal(size=(2, 200))
     >>> pnce.estimation.independence_test(x, x**2 + noise, rng=0).p < 0.01
     True
+    >>> z = x + noise
+    >>> pnce.estimation.independence_test(x, z + noise[::-1], given=z, rng=0).p > 0.01
+    True
     """
     permutations = check_whole_number("permutations", permutations, least=19)
     seed, random = _random(rng)
     labels = None if given is None else category_labels(given)
-    if given is not None and labels is None:
-        raise ValueError(
-            "given: expected categories (integers or names), got floats; pass bins of them as integers: what a bin "
-            "leaves of their dependence counts as dependence"
-        )
+    numbers = None if given is None or labels is not None else third_numbers(given, y)
     if labels is not None and not (groups is None and order is None):
         raise ValueError("given: expected neither groups= nor order= with it in a test, got one; test each category")
-    sample = sample_of(x, y, groups, order, None, given=labels)
-    if len(sample.clusters.rows) < LEAST_CLUSTERS:
+    if numbers is None:
+        sample = sample_of(x, y, groups, order, None, given=labels, least=LEAST_CLUSTERS)
+    else:
+        both = namespace_of(numbers).concat([on_host("y", y), numbers], axis=1)  # rows are copies if z is equal, too
+        sample = sample_of(x, both, groups, order, None)
+        sample = sample._replace(y=sample.y[:, : both.shape[1] - numbers.shape[1]])
+    least = LEAST_BLOCKS if order is not None else LEAST_CLUSTERS
+    if len(sample.clusters.rows) < least:
         name = "groups" if groups is not None else "order" if order is not None else "x"
         what = "blocks of a correlation time" if order is not None else "rows or groups"
         got = len(sample.clusters.rows)
-        raise ValueError(f"{name}: expected at least {LEAST_CLUSTERS} independent {what} for a test, got {got}")
+        raise ValueError(f"{name}: expected at least {least} independent {what} for a test, got {got}")
     with one_thread():
         flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
-        parts = tested(sample, permutations, random)
-    p = math.nan if WITHHOLDING & {*flags} else fisher([p for _, _, p in parts])
-    count, number = len(sample.clusters.rows), None if sample.clusters.ordered else permutations
-    categories = sample.number_of_categories
-    return IndependenceTest(p, tuple(parts), sample.pairs, count, flags, number, seed, version(), categories)
+        if numbers is None:
+            found = tested(sample, permutations, random)
+        else:
+            found = tested_given(sample, numbers, permutations, random)
+            series = ("serial dependence",) if found.serial else ()  # what z explains is no sign of one
+            flags = (*(flag for flag in flags if flag != "serial dependence"), *series)
+    all_shifts = sample.clusters.ordered and numbers is None
+    return IndependenceTest(
+        p=math.nan if WITHHOLDING & {*flags} else found.p,
+        statistics=found.statistics,
+        tested=found.rows,
+        pairs=sample.pairs,
+        groups=len(sample.clusters.rows),
+        flags=flags,
+        permutations=None if all_shifts else permutations,
+        seed=seed,
+        version=version(),
+        categories=sample.number_of_categories,
+        numbers=0 if numbers is None else int(numbers.shape[1]),
+    )
 
 
 def _estimated(
@@ -388,7 +426,7 @@ def _estimated(
         with progress_bar(study.trainings(splits) if progress else 0) as bar:
             found = study.run(splits, bar.update)
         flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
-    kinds = Counter(name for names in found.names for name in names)
+    kinds = Counter(" with ".join(names) for names in found.names)
     used = " and ".join(f"{kind} in {count}" for kind, count in kinds.items()) + f" of {len(found.names)} reports"
     settings = Settings(
         sample.pairs,
@@ -406,6 +444,9 @@ def _estimated(
         version(),
         library_name(sample.x),
         categories,
+        (columns_of(x), columns_of(y)),
+        (int(sample.x.shape[1]), int(sample.y.shape[1])),
+        max(len(rows) for rows in sample.clusters.rows) if sample.clusters.ordered else 0,
     )
     return reported(found, flags, settings, sample.labels())
 

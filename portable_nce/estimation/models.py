@@ -11,10 +11,10 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .categories import PairedRows, Within
 from .critics import mean_loss, row_losses
-from .dependence import row_keys
 from .features import Pairs, fitted, same_category, telling_products
 from .host import on_host
 from .kernels import MOST_COLUMNS, Kernels, fitted_kernels
+from .repeats import row_keys
 from .training import Trainer, best_start
 
 __all__ = ["Fitter", "HeldOut", "Model", "judged", "scaling", "spaces_of"]

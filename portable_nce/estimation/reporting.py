@@ -6,12 +6,12 @@ import math
 from collections.abc import Hashable, Sequence
 
 from .result import WITHHOLDING, MutualInformation, Settings
-from .statistics import Summary, averaged, extrapolated, influences, margin_of_exceptions, summary
+from .statistics import SLOWEST, Summary, averaged, extrapolated, influences, margin_of_exceptions, summary
 from .study import Found
 
 __all__ = ["reported"]
 
-RATES = (1.0, 1.0 + math.sqrt(2.0))
+RATES = (1.0, SLOWEST)
 """Remaining gap relative to the gain of the last doubling of N, if the gap falls as 1/N and as 1/√N."""
 NOTHING = 1e-3
 """Largest null, in nats, that is no sign of dependent rows."""
@@ -39,7 +39,8 @@ def reported(found: Found, given: Sequence[str], settings: Settings, labels: Seq
     if whole.value > ceiling - 1.0:
         flags.append("at the ceiling")
     if whole.value < 2.0 * whole.error + NOTHING:
-        flags.append("nothing found")
+        if "repeated rows" not in flags:  # rows that were left out might have shown something
+            flags.append("nothing found")
     elif most.value - whole.value > 0.1 + 0.5 * whole.value or _is_convex(curve):
         flags.append("still growing")
     if not found.converged:

@@ -9,17 +9,17 @@ from typing import Any
 
 from .display import draw
 from .records import ResultRecord
-from .texts import Units, report
+from .texts import Units, report, sentence
 
 __all__ = ["FLAGS", "WITHHOLDING", "MutualInformation", "Settings"]
 
 FLAGS = {
-    "too few pairs": "fewer than 10 independent rows or groups of equal size: no error can be given",
-    "one group dominates": "a group has half of the rows: no error can be given",
+    "too few pairs": "fewer than 10 independent rows or groups of equal size: add groups, or groups=range(N) for draws",
+    "one group dominates": "a group has half of the rows: add groups, or pass groups=range(N) if its rows are draws",
     "serial dependence": "neighbouring rows are alike in x and in y: pass order= for a series, or groups=",
     "null above zero": "y shifted along x seems to know x: pass groups= or order=",
     "near copies": "rows seem to be noisy copies of others: pass groups=, labels of originals, or range(N) for draws",
-    "repeated rows": "equal rows were kept together and counted once: leave copies out, or pass groups=",
+    "repeated rows": "equal rows were counted once: leave copies out, or pass groups=range(N) if they are draws",
     "at the ceiling": "more pairs would show more: read `lower` alone",
     "nothing found": "the bound is within two errors of 0: little dependence, or one that these critics do not find",
     "still growing": "half of the pairs show much less: read `lower` alone",
@@ -57,6 +57,10 @@ class Settings(ResultRecord):
         Version of this package, and name and version of the library that computed.
     categories : int
         Number of categories of `given=`, 0 without it.
+    columns, inputs : (int, int)
+        Numbers of columns of x and of y, and the same after categories have become indicators.
+    block : int
+        Most rows of a block of a series, 0 without `order=`.
     """
 
     pairs: int
@@ -74,6 +78,9 @@ class Settings(ResultRecord):
     version: str
     library: str
     categories: int = 0
+    columns: tuple[int, int] = (0, 0)
+    inputs: tuple[int, int] = (0, 0)
+    block: int = 0
 
     def quantity(self) -> str:
         """Mutual information, and how many categories it is given."""
@@ -152,22 +159,9 @@ class MutualInformation(ResultRecord):
         del known["influences"]  # as many as rows
         return known
 
-    def sentence(self) -> str:
-        """One sentence for a paper: number, confidence, pairs, critic, version and seed."""
-        made = self.settings
-        how = (
-            f"InfoNCE of held-out pairs, {made.critic}, {made.splits} x {made.folds} folds, portable_nce {made.version}"
-            + ("" if made.seed is None else f", seed {made.seed}")
-        )
-        if math.isnan(self.lower):
-            reasons = ", ".join(flag for flag in self.flags if flag in WITHHOLDING)
-            return f"No lower limit of the {made.quantity()} can be given ({reasons}; {made.described()}; {how})."
-        limit = max(self.lower, 0.0)
-        notes = "".join(f"; {flag}" for flag in self.flags)
-        return (
-            f"The {made.quantity()} is at least {limit:.3f} nats ({limit / math.log(2.0):.3f} bits) with 95 % "
-            f"confidence ({made.described()}; {how}{notes})."
-        )
+    def sentence(self, *, short: bool = False) -> str:
+        """One sentence for a paper: number, confidence, pairs, critic, version and seed; if short, number and pairs."""
+        return sentence(self, WITHHOLDING, short=short)
 
     def report(self, *, units: Units = "nats") -> str:
         """Paragraph for the methods section of a paper, with its references; numbers in nats or bits."""

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from .._core.namespace import device_of, is_array, namespace_of
 from .._core.protocol import Array
 from .categories import PairedRows, Within, category_codes
-from .dependence import correlation_time, equal_rows, has_near_copies, is_serial
+from .dependence import correlation_time, has_near_copies, is_serial
 from .features import indices
 from .folds import MANY, Clusters, blocks, by_label
 from .host import on_host
+from .repeats import equal_rows
 
 __all__ = ["Sample", "sample_of"]
 
@@ -107,15 +108,23 @@ class Sample(NamedTuple):
 
 
 def sample_of(
-    x: Any, y: Any, groups: Any, order: Any, folds: int | None, *, given: Sequence[Any] | None = None
+    x: Any,
+    y: Any,
+    groups: Any,
+    order: Any,
+    folds: int | None,
+    *,
+    given: Sequence[Any] | None = None,
+    least: int = LEAST_ROWS,
 ) -> Sample:
     """Checked samples with their clusters; faults of options are refused before too few rows.
 
     `given`: label of each row's category of a third variable. What it explains of both arrays is no sign of a series.
+    `least`: fewest rows.
     """
     x, y = (_entered(name, z) for name, z in (("x", x), ("y", y)))
     count = int(x.shape[0])
-    _check_axes(x, y)
+    _check_axes(x, y, least)
     if int(y.shape[0]) != count:
         raise ValueError(f"y: expected {count} rows, as in x, got {y.shape[0]}")
     if groups is not None and order is not None:
@@ -133,9 +142,9 @@ def sample_of(
     elif groups is not None:
         labels = _labels("groups", groups, count)
         name, clusters = "groups", Clusters(by_label(labels))
-    elif count >= LEAST_ROWS:
+    elif count >= least:
         clusters, flags = _unlabelled(x, y, a, b)
-    _check_clusters(name, clusters, count, folds)
+    _check_clusters(name, clusters, count, folds, least)
     if clusters.effective < FEWEST:
         flags.append("too few pairs")
     if clusters.largest_share >= 0.5:  # noqa: PLR2004
@@ -143,21 +152,21 @@ def sample_of(
     return Sample(x, y, clusters, tuple(flags), groups is None and order is None, categories, labels)
 
 
-def _check_axes(x: Array, y: Array) -> None:
+def _check_axes(x: Array, y: Array, fewest: int) -> None:
     """Refuse samples along the second axis: too few rows, and as many columns in both as there are pairs."""
     (rows, columns), (others, pairs) = tuple(x.shape), tuple(y.shape)
-    if max(rows, others) < LEAST_ROWS <= columns == pairs:
+    if max(rows, others) < fewest <= columns == pairs:
         raise ValueError(
-            f"x: expected at least {LEAST_ROWS} rows, got shapes {(rows, columns)} and {(others, pairs)}; rows are "
+            f"x: expected at least {fewest} rows, got shapes {(rows, columns)} and {(others, pairs)}; rows are "
             f"samples: pass x.T and y.T"
         )
 
 
-def _check_clusters(name: str, clusters: Clusters, count: int, folds: int | None) -> None:
+def _check_clusters(name: str, clusters: Clusters, count: int, folds: int | None, fewest: int) -> None:
     """Refuse too few clusters, then folds that they do not allow, then too few rows."""
     number = len(clusters.rows)
     least, what = LEASTS[name]
-    if number < least and (name != "x" or count >= LEAST_ROWS):
+    if number < least and (name != "x" or count >= fewest):
         raise ValueError(f"{name}: expected at least {least} independent {what}, got {number}")
     if folds is not None and number >= least and folds not in clusters.possible_folds():
         possible = clusters.possible_folds()
@@ -165,8 +174,8 @@ def _check_clusters(name: str, clusters: Clusters, count: int, folds: int | None
         raise ValueError(
             f"folds: expected {numbers} for these {'blocks' if name == 'order' else 'groups'}, got {folds}"
         )
-    if count < LEAST_ROWS:
-        raise ValueError(f"x: expected at least {LEAST_ROWS} rows, got {count}")
+    if count < fewest:
+        raise ValueError(f"x: expected at least {fewest} rows, got {count}")
 
 
 def _blocks(x: Array, y: Array, order: Any) -> Clusters:

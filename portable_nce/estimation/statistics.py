@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
+    "SLOWEST",
     "Fold",
     "Summary",
     "averaged",
@@ -21,6 +22,8 @@ __all__ = [
 ]
 
 Z = 1.6449  # 95 % quantile of the normal distribution
+SLOWEST = 1.0 + math.sqrt(2.0)
+"""Remaining gap of a bound relative to the gain of the last doubling of N, if the gap falls as 1/√N."""
 
 
 class Fold(NamedTuple):

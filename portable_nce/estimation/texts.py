@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .._core.checks import check_choice
 from .records import ResultRecord
+from .statistics import p_value
 
 if TYPE_CHECKING:
     from .result import MutualInformation, Settings
 
-__all__ = ["ResultTable", "TableRow", "Units", "report", "table"]
+__all__ = ["ResultTable", "TableRow", "Units", "report", "sentence", "table"]
 
 Units: TypeAlias = Literal["nats", "bits"]
 
@@ -35,6 +36,29 @@ SOURCES = (
 """References of a report."""
 
 
+def sentence(result: MutualInformation, withholding: set[str], *, short: bool) -> str:
+    """Limit, or why there is none, with what it was made of."""
+    made = result.settings
+    how = (
+        f"InfoNCE of held-out pairs, {made.critic}, {made.splits} x {made.folds} folds, portable_nce {made.version}"
+        + ("" if made.seed is None else f", seed {made.seed}")
+    )
+    notes = "".join(f"; {flag}" for flag in result.flags if flag not in withholding)
+    reasons = ", ".join(flag for flag in result.flags if flag in withholding)
+    kept = f"N = {made.pairs}" if short else f"{made.described()}; {how}"
+    if math.isnan(result.lower):
+        return f"No lower limit of the {made.quantity()} can be given ({reasons}; {kept})."
+    if result.lower <= 0.0:
+        return f"No {made.quantity()} was shown: its lower limit (95 %) is below 0 ({kept}{'' if short else notes})."
+    bits = result.lower / math.log(2.0)
+    if short:
+        return f"The {made.quantity()} is at least {result.lower:.2f} nats ({bits:.2f} bits; 95 %, {kept})."
+    return (
+        f"The {made.quantity()} is at least {result.lower:.3f} nats ({bits:.3f} bits) with 95 % confidence "
+        f"({kept}{notes})."
+    )
+
+
 def report(result: MutualInformation, units: Units, withholding: set[str], meanings: Mapping[str, str]) -> str:
     """Paragraph and references; flags of `withholding` rule out the limit, all flags the range."""
     check_choice("units", units, SIZES)
@@ -49,8 +73,9 @@ def report(result: MutualInformation, units: Units, withholding: set[str], meani
     sentences = (
         (
             f"The {made.quantity()} of {made.described()} was estimated by InfoNCE (van den Oord et al. 2018) with "
-            f"portable_nce {made.version} ({made.library}{seed})."
+            f"portable_nce {made.version} ({made.library}{seed}). {_of_columns(made)}"
         ),
+        _of_independence(made),
         _of_critics(made),
         (
             f"Each {unit} was evaluated once{divisions}, in {made.folds} folds, by critics fitted to others "
@@ -61,7 +86,7 @@ def report(result: MutualInformation, units: Units, withholding: set[str], meani
             f"by the influence of each {unit}), where at most {number(result.ceiling)} {units} could have been found."
         ),
         *([OF_CATEGORIES] if made.categories else []),
-        _of_limit(result, units, number, withholding),
+        _of_limit(result, units, number, {flag: meanings[flag] for flag in result.flags if flag in withholding}),
         _of_range(result, units, number, meanings),
         f"With y shifted against x{inside}, the bound was {number(result.null)} {units}.",
     )
@@ -79,22 +104,54 @@ def _of_critics(made: Settings) -> str:
     )
 
 
-def _of_limit(result: MutualInformation, units: str, number: Callable[[float], str], withholding: set[str]) -> str:
+def _of_columns(made: Settings) -> str:
+    each = [
+        f"{name} has {columns} column{'s' * (columns > 1)}"
+        + (f", given as {inputs} with an indicator of each value of categories" if inputs != columns else "")
+        for name, columns, inputs in zip("xy", made.columns, made.inputs, strict=True)
+    ]
+    return f"{each[0][0].upper()}{each[0][1:]}; {each[1]}."
+
+
+def _of_independence(made: Settings) -> str:
+    """What has to be independent, the one condition of the limit."""
+    if made.unit == "pairs":
+        return "Pairs have to be independent draws."
+    if made.unit == "blocks":
+        return (
+            f"Blocks of up to {made.block} consecutive rows, at least a correlation time, count as independent draws; "
+            f"a block between training and report was left out."
+        )
+    return f"{made.unit.capitalize()} have to be independent draws, rows of a group do not; no group was divided."
+
+
+def _of_limit(result: MutualInformation, units: str, number: Callable[[float], str], reasons: Mapping[str, str]) -> str:
     if math.isnan(result.lower):
-        reasons = ", ".join(flag for flag in result.flags if flag in withholding)
-        return f"No lower limit is given ({reasons})."
-    limit = "0" if result.lower <= 0.0 else number(result.lower)
-    return (
-        f"The mutual information is at least {limit} {units} with 95 % confidence (one-sided; the larger of Student's "
-        f"margin and that of Gaffke (2005), which allows for pairs that the sample does not have)."
+        return f"No lower limit is given ({'; '.join(_statement(meaning) for meaning in reasons.values())})."
+    made = result.settings
+    how = (
+        "95 % confidence (one-sided; the larger of Student's margin and that of Gaffke (2005), which allows for pairs "
+        "that the sample does not have)"
     )
+    if result.lower <= 0.0:
+        p = p_value(result.bound, result.error, made.groups - made.folds)
+        return (
+            f"No mutual information was shown: its lower limit is below 0 with {how}, and the bound has p = {p:.2g} by "
+            f"its standard error. A test of independence asks whether there is any."
+        )
+    return f"The mutual information is at least {number(result.lower)} {units} with {how}."
+
+
+def _statement(meaning: str) -> str:
+    """What a flag says about the rows, without the remedy."""
+    return meaning.partition(":")[0]
 
 
 def _of_range(
     result: MutualInformation, units: str, number: Callable[[float], str], meanings: Mapping[str, str]
 ) -> str:
     if math.isnan(result.estimate):
-        return f"No range is given ({'; '.join(meanings[flag].partition(':')[0] for flag in result.flags)})."
+        return f"No range is given ({'; '.join(_statement(meanings[flag]) for flag in result.flags)})."
     return (
         f"If the learning curve goes on as from {result.curve[-2][0]} to {result.curve[-1][0]} pairs, the mutual "
         f"information is {number(result.estimate)} {units}, in the range from {number(result.low)} to "

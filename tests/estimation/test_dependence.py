@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from portable_nce.estimation import mutual_information
-from portable_nce.estimation.dependence import correlation_time, equal_rows, has_near_copies, is_serial, row_keys
+from portable_nce.estimation.dependence import correlation_time, has_near_copies, is_serial
 from portable_nce.estimation.folds import Clusters, blocks, by_label
+from portable_nce.estimation.repeats import equal_rows, row_keys
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
@@ -76,7 +77,60 @@ def test_copies_within_two_classes_are_grouped() -> None:
 
 def test_a_table_copied_as_a_whole_is_grouped() -> None:
     x, y = np.random.default_rng(0).poisson(4.0, size=(2, 100, 1)).astype(float)
-    assert len(equal_rows(np.tile(x, (3, 1)), np.tile(y, (3, 1))).clusters) < 100
+    found = equal_rows(np.tile(x, (3, 1)), np.tile(y, (3, 1)))
+    assert [len(rows) for rows in found.clusters] == [3] * 100
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_shared_zeros_are_draws(share: float) -> None:
+    gone = np.random.default_rng(1).uniform(size=(300, 1)) < share
+    x, y = (np.where(gone, 0.0, z) for z in normal(2, 300, 1))
+    assert equal_rows(x, y).repeated == 0
+    # Some of the zeros of y have other partners, none of those of x.
+    y[:20] = 0.0
+    assert equal_rows(x, y).repeated == 0
+    # Rows of copies are grouped, those of zeros by the same number.
+    chosen = np.random.default_rng(2).permutation(np.tile(np.arange(300), 4))
+    assert {len(rows) for rows in equal_rows(x[chosen], y[chosen]).clusters} == {4}
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8, 1.0])
+@pytest.mark.parametrize("digits", [0, 1, 2])
+def test_ties_of_rounded_numbers_are_draws(correlation: float, digits: int) -> None:
+    x, noise = normal(2, 300, 1)
+    y = np.round(correlation * x + math.sqrt(1.0 - correlation**2) * noise, digits)
+    assert equal_rows(np.round(x, digits), y).repeated == 0
+
+
+def test_ties_at_limits_of_detection_are_draws() -> None:
+    x, noise = normal(2, 300, 1)
+    for y in (x, x + 0.1 * noise):
+        assert equal_rows(np.clip(x, -1.0, 1.2), np.clip(y, -0.6, 0.7)).repeated == 0
+
+
+def test_functions_of_rounded_numbers_are_draws() -> None:
+    age = np.random.default_rng(0).integers(20, 80, size=(300, 1)).astype(float)
+    for y in (age > 50.0, np.sin(age)):
+        assert equal_rows(age, y.astype(float)).repeated == 0
+    copied = normal(150, 1)
+    assert equal_rows(np.tile(age[:150], (2, 1)), np.tile(copied, (2, 1))).repeated == 150
+
+
+def test_a_part_of_the_rows_copied_many_times_is_grouped() -> None:
+    x, y = normal(2, 220, 1)
+    chosen = np.concatenate([np.arange(200), np.repeat(np.arange(200, 220), 10)])
+    assert equal_rows(x[chosen], y[chosen]).repeated == 180
+
+
+def test_nothing_found_never_stands_where_rows_were_left_out() -> None:
+    x, y = (np.repeat(z, 3) for z in normal(2, 60))
+    flags = estimate(x, y, steps=5).flags
+    assert "repeated rows" in flags
+    assert "nothing found" not in flags
+    one = np.concatenate([np.zeros(60), normal(60)])
+    found = estimate(one, one, groups=(one != 0.0) * np.arange(120), steps=5)
+    assert "pass" not in found.sentence()
+    assert "groups=range(N)" in repr(found)
 
 
 def test_copies_do_not_raise_the_lower_limit() -> None:

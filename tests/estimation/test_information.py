@@ -485,9 +485,10 @@ def test_information_given_a_third_array() -> None:
     rng = np.random.default_rng(0)
     z, first, second = rng.normal(size=(3, 300))
     found = estimate(z + first, z + second, given=z)
-    assert abs(found.estimate) < 3.0 * found.error + 0.05  # independent given z
+    assert found.p > 0.02  # independent given z
+    assert found.low == 0.0
     assert found.with_y.bound > 0.2
-    assert "no bound" in repr(found)
+    assert "independent given the third variable" in repr(found)
 
 
 def test_a_table_of_columns_is_corrected_for_their_number() -> None:
@@ -525,7 +526,7 @@ def test_a_result_can_be_shown_in_a_notebook_and_written_as_json() -> None:
         again = json.loads(json.dumps(result.to_dict(), allow_nan=False))
         assert again.keys() == {field.name for field in fields(found)} - {"influences"}
         assert again["lower"] == (None if math.isnan(result.lower) else result.lower)
-        assert again["settings"] == asdict(found.settings)
+        assert again["settings"] == json.loads(json.dumps(asdict(found.settings)))
         assert again["curve"] == [list(point) for point in found.curve]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,7 +14,9 @@ import portable_nce as pnce
 from portable_nce.estimation import critics, difference, features, independence_test, mutual_information
 from portable_nce.estimation.categories import Within
 from portable_nce.estimation.folds import Clusters
-from portable_nce.estimation.statistics import Fold, influences, summary
+from portable_nce.estimation.relations import conditional
+from portable_nce.estimation.residuals import RIDGES, Regression
+from portable_nce.estimation.statistics import SLOWEST, Fold, influences, summary
 
 RHO = 0.8
 NATS = -0.5 * math.log1p(-(RHO**2))
@@ -241,7 +244,6 @@ def test_the_level_given_categories_holds() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"given": A}, "given: expected categories .*, got floats; pass bins of them as integers"),
         ({"given": LABEL, "groups": LABEL}, "given: expected neither groups= nor order= with it in a test"),
     ],
 )
@@ -253,17 +255,146 @@ def test_third_variables_that_a_test_refuses(options: Any, words: str) -> None:
 # -------------------------------------------------------------------------------------------------------------- numbers
 
 
-def test_a_difference_of_two_estimates_has_a_range_and_no_limit() -> None:
-    z = 2.0 * np.random.default_rng(1).normal(size=300)
-    found = estimate(z + A, z + Y, given=z, steps=400)
+SHORT = estimate(A, Y, steps=25)
+WITH_Y = replace(SHORT, lower=0.5, estimate=0.7, low=0.5, high=1.0, bound=0.65, error=0.04, flags=())
+WITHOUT = replace(SHORT, lower=0.1, estimate=0.2, low=0.1, high=0.3, bound=0.18, error=0.03, flags=())
+
+
+def difference_of(first: Any, second: Any, p: float) -> Any:
+    """Conditional information of two results and the probability of a test."""
+    results = iter([first, second])
+    return conditional(lambda *_: next(results), lambda: p, A, Y, B)
+
+
+def test_a_difference_of_two_estimates_has_a_test_and_a_range_and_no_limit() -> None:
+    found = difference_of(WITH_Y, WITHOUT, 0.004)
     assert not hasattr(found, "lower")
-    assert found.low < NATS < found.high
-    assert found.low == max(0.0, found.with_y.low - found.without_y.high)
-    assert found.high == found.with_y.high - found.without_y.lower
-    assert f"[{found.low:.3f}, {found.high:.3f}] if the curves go on" in repr(found)
-    nothing = estimate(A, Y, given=B.astype(float), steps=25)
-    assert math.isnan(nothing.without_y.high)
-    assert nothing.low == 0.0
+    assert not hasattr(found, "error")
+    assert (found.p, found.flags) == (0.004, ())
+    assert (found.estimate, found.low, found.high) == (pytest.approx(0.5), pytest.approx(0.2), pytest.approx(0.9))
+    assert "[0.200, 0.900] if the curves go on" in repr(found)
+    for words in ("independence has p = 0.004", "about 0.500 nats", "300 pairs", "seed 0"):
+        assert words in found.sentence()
+    for words in (found.sentence(), "Shah and Peters 2020", "For x with y and z: The", "For x with z: The"):
+        assert words in found.report()
+    assert found.to_dict()["without_y"]["lower"] == 0.1
+
+
+def test_the_low_end_leaves_0_where_the_third_variable_tells_nothing_of_x() -> None:
+    nothing = replace(
+        WITHOUT, lower=-0.05, estimate=math.nan, low=math.nan, high=math.nan, bound=-0.01, flags=("nothing found",),
+        curve=((150, -0.02, 0.02), (300, -0.01, 0.01)),
+    )  # fmt: skip
+    found = difference_of(WITH_Y, nothing, 0.01)
+    most = -0.01 + SLOWEST * 0.01 + 1.6449 * math.hypot((1.0 + SLOWEST) * 0.01, SLOWEST * 0.02)
+    assert found.low == pytest.approx(0.5 - most)
+    assert found.high == 1.0
+    assert found.estimate == pytest.approx(0.71)
+    assert found.flags == ()
+
+
+def test_estimates_given_numbers_are_withheld() -> None:
+    much = replace(WITHOUT, lower=0.9, estimate=1.2, low=0.9, high=1.4, bound=1.0)
+    upwards = difference_of(replace(WITH_Y, lower=1.5, estimate=1.9, low=1.5, high=2.2, bound=1.7), much, 0.4)
+    assert upwards.flags == ("biased upwards", "nothing found")
+    assert math.isnan(upwards.estimate)
+    assert upwards.low == pytest.approx(0.1)
+    assert "what critics miss of it" in repr(upwards)
+    assert "at most about 1.300 nats" in upwards.sentence()
+    assert difference_of(WITH_Y, WITHOUT, 0.06).flags == ("nothing found",)
+    growing = replace(WITH_Y, estimate=math.nan, low=math.nan, high=math.nan, flags=("still growing",))
+    found = difference_of(growing, WITHOUT, 0.001)
+    assert found.flags == ("still growing",)
+    assert math.isnan(found.estimate)
+    assert found.low == pytest.approx(0.2)
+    assert "range     from 0.200 on" in repr(found)
+    assert "is not estimated (" in found.sentence()
+    gone = replace(growing, lower=math.nan, flags=("near copies",))
+    found = difference_of(gone, WITHOUT, 0.001)
+    assert math.isnan(found.p)
+    assert found.low == 0.0
+    assert "nan" not in repr(found).replace("near", "")
+
+
+def test_estimates_given_numbers_hold_the_truth() -> None:
+    found = estimate(A, Y, given=RNG.normal(size=300), steps=400)
+    assert found.p < 0.01
+    assert 0.0 < found.low < NATS < found.high
+    z = np.random.default_rng(1).uniform(0.0, 6.0, size=300)
+    x, y = (np.sin(4.0 * z) + 0.05 * noise for noise in (A, B))
+    assert independence_test(x, y, rng=0, permutations=99).p < 0.02
+    assert independence_test(x, y, given=z, rng=0, permutations=99).p > 0.02
+
+
+def test_few_groups_have_no_test_given_numbers() -> None:
+    found = estimate(A, Y, given=B.astype(float), groups=np.arange(300) % 15, steps=25)
+    assert math.isnan(found.p)
+    assert "was not tested" in found.sentence()
+    assert "Shah" not in found.report()
+    with pytest.raises(ValueError, match="given: expected 300 rows, as in y, got 299"):
+        independence_test(A, Y, given=A[:299])
+
+
+def test_independence_given_numbers() -> None:
+    rng = np.random.default_rng(3)
+    z = rng.normal(size=(300, 2))
+    both = np.sin(2.0 * z[:, 0]) + z[:, 1]
+    x, y = (both + 0.3 * noise for noise in rng.normal(size=(2, 300)))
+    assert independence_test(x, y, rng=0).p < 0.01
+    found = independence_test(x, y, given=z, rng=0)
+    assert found.p > 0.01
+    assert "given 2 columns of numbers: p = " in found.sentence()
+    assert "random multiples" in found.sentence()
+    left = x - both
+    for other in (left, 3.0 * left**2, left * np.sign(z[:, 0])):
+        assert independence_test(x, y + other, given=z, rng=0).p < 0.02
+    label = np.repeat(np.arange(60), 5)
+    assert independence_test(x, y + left, given=z, groups=label, rng=0).p < 0.02
+
+
+def test_what_numbers_explain_is_no_series() -> None:
+    z = np.cumsum(np.random.default_rng(0).normal(size=300))
+    assert "serial dependence" in independence_test(z + A, z + B, rng=0).flags
+    assert independence_test(z + A, z + B, given=z, rng=0).flags == ()
+    series = np.random.default_rng(1).normal(size=(2, 300))
+    for i in range(1, 300):
+        series[:, i] += 0.9 * series[:, i - 1]
+    found = independence_test(*series, given=B.astype(float), rng=0)
+    assert "serial dependence" in found.flags
+    assert math.isnan(found.p)
+
+
+def test_transfer_entropy_has_a_test() -> None:
+    rng = np.random.default_rng(0)
+    cause, effect = rng.normal(size=(2, 401))
+    for i in range(400):
+        effect[i + 1] += 0.5 * effect[i] + 0.5 * cause[i]
+    order = range(400)
+    assert independence_test(cause[:-1], effect[1:], given=effect[:-1], order=order, rng=0).p < 0.01
+    assert independence_test(effect[:-1], cause[1:], given=cause[:-1], order=order, rng=0).p > 0.02
+
+
+def test_residuals_are_those_of_regressions_on_other_rows() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(40, 1))
+    clusters = Clusters([[k] for k in range(40)])
+    regression = Regression.of(z, clusters, Random(0))
+    targets = rng.normal(size=(40, 2))
+    features = regression.features[2]
+    found = [residuals for _, residuals in regression.penalised(features, targets)]
+    for part, gone in regression.parts:
+        kept = np.setdiff1d(np.arange(40), gone)
+        for ridge, residuals in zip(RIDGES[3:], found[3:], strict=True):
+            gram = features[kept].T @ features[kept] / 40 + ridge * np.eye(features.shape[1])
+            weights = np.linalg.solve(gram, features[kept].T @ targets[kept] / 40)
+            np.testing.assert_allclose(residuals[part], targets[part] - features[part] @ weights, atol=1e-6)
+
+
+def test_sums_over_clusters() -> None:
+    values = np.arange(10.0).reshape(5, 2)
+    clusters = Clusters([[0, 2], [1], [3, 4]])
+    assert clusters.sums(values).tolist() == [[4.0, 6.0], [2.0, 3.0], [14.0, 16.0]]
+    assert Clusters([[k] for k in range(5)]).sums(values) is values
 
 
 # ---------------------------------------------------------------------------------------------------------- differences
