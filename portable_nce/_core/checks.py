@@ -382,11 +382,19 @@ def check_learned_scale_of_cosines(name: str, value: Any) -> None:
         )
 
 
+def _holds_numbers(x: Array) -> bool:
+    """Whether an array that has not been checked yet holds integers or real numbers."""
+    return isinstance(x.shape, tuple) and any(kind in str(x.dtype) for kind in ("int", "float"))
+
+
 def readable_number(value: Any) -> float | None:
     """A Python number, or that of an array of one entry if it can be read; None for anything else."""
     if is_number(value):
-        return float(value) if abs(value) <= sys.float_info.max else None
-    if not is_array(value) or value.shape not in {(), (1,)}:
+        try:
+            return float(value)
+        except OverflowError:  # a long integer
+            return None
+    if not is_array(value) or not _holds_numbers(value) or value.shape not in {(), (1,)}:
         return None
     try:
         return readable_entry(value, least)
@@ -534,7 +542,7 @@ def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) ->
 
 def _negative_of(weights: Any) -> float | None:
     """The smallest of the weights if it can be read and is negative."""
-    if not is_array(weights) or "bool" in str(weights.dtype) or is_empty(weights):
+    if not is_array(weights) or not _holds_numbers(weights) or is_empty(weights):
         return None
     try:
         low = readable_entry(weights, least)

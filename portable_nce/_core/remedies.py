@@ -52,7 +52,7 @@ def remedy_for(option: str, name: str, module: str | None, names: Collection[str
 def remedy_for_missing(name: str, given: tuple[Any, ...]) -> str:
     """What to call instead of the function `name` with too few arrays; empty if they do not tell what was meant."""
     first, last = (given[0], given[-1]) if given else (None, None)
-    axes = len(_shape_of(first))
+    axes = len(_lengths_of(first))
     if name == "triplet" and _is_of_integers(last):
         return "for labels, use triplet_from_labels(embeddings, labels)"
     if len(given) != 1:
@@ -64,7 +64,7 @@ def remedy_for_missing(name: str, given: tuple[Any, ...]) -> str:
     if name == "supcon":
         return "for views without labels, use nt_xent(view_a, view_b)"
     of_scores = {"siglip": "logistic"}.get(name, name)
-    square = axes == 2 and len(set(_shape_of(first))) == 1  # noqa: PLR2004  (a matrix)
+    square = axes == 2 and len(set(_lengths_of(first))) == 1  # noqa: PLR2004  (a matrix)
     return f"for a matrix of scores, use from_scores.{of_scores}(scores)" if square and _is_of_scores(of_scores) else ""
 
 
@@ -72,13 +72,13 @@ _OF_VIEWS = {"nt_xent", "flat_nce", "dcl", "dclw", "hcl"}
 """Losses of views, which other libraries take in one array."""
 
 
-def _shape_of(x: Any) -> tuple[Any, ...]:
+def _lengths_of(x: Any) -> tuple[Any, ...]:
     shape = getattr(x, "shape", ())
     return tuple(shape) if isinstance(shape, tuple) else ()
 
 
 def _is_of_integers(x: Any) -> bool:
-    return "int" in str(getattr(x, "dtype", "")) and len(_shape_of(x)) == 1
+    return "int" in str(getattr(x, "dtype", "")) and len(_lengths_of(x)) == 1
 
 
 def _is_of_scores(name: str) -> bool:

@@ -49,6 +49,11 @@ objectives, pairings, similarities = pnce.objectives, pnce.pairings, pnce.simila
 
 # ---------------------------------------------------------------------------------------------------------- the inputs
 
+# Values that are possible, but hardly meant.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(class_weights|k|logit_bias|logit_scale|margin|temperature|weights). expected:UserWarning"
+)
+
 TYPES: Mapping[str, type] = {"numpy": np.ndarray, "torch": torch.Tensor}
 ARRAYS = (np.ndarray, np.generic, torch.Tensor)
 ODD_DTYPES: Mapping[str, Sequence[Any]] = {

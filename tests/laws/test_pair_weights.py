@@ -174,3 +174,19 @@ def test_negative_sampling() -> None:
     assert math.isnan(float(loss(DATA, NOISE, pair_weights=np.where(kept == 0, math.nan, kept))))
     infinite = np.where(np.arange(3) == 1, -math.inf, NOISE)
     np.testing.assert_allclose(loss(DATA, infinite, pair_weights=OF_NOISE), without, rtol=1e-12)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("objective", ["info_nce", "flat_nce", "logistic"])
+def test_embeddings_have_a_pairing_of_the_same_weights(objective: Any, *, symmetric: bool) -> None:
+    """The call that messages name."""
+    with pytest.raises(TypeError, match=r"use contrast with pairings\.weighted\(\.\.\.\)"):
+        pnce.info_nce(SCORES, SCORES, pair_weights=WEIGHTS)  # type: ignore[call-arg]
+    x, y = np.random.default_rng(8).normal(size=(2, N, 3))
+    loss = getattr(pnce.from_scores, objective)
+    wanted = loss(x @ y.T, pair_weights=WEIGHTS)
+    if symmetric:
+        wanted = (wanted + loss(y @ x.T, pair_weights=WEIGHTS.T.copy())) / 2
+    pairing = pnce.pairings.weighted(pnce.pairings.diagonal(), WEIGHTS)
+    options: Any = {"objective": objective, "similarity": "dot", "symmetric": symmetric}
+    np.testing.assert_allclose(pnce.contrast(x, y, pairing=pairing, **options), wanted, rtol=1e-12)

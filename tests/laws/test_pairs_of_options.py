@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import combinations, product
 from math import prod
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
@@ -17,6 +18,10 @@ import portable_nce as pnce
 from portable_nce.testing import oracles
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.covering import covering
+from portable_nce.testing.oracles import error, exact
+from portable_nce.testing.sharding import is_shared
+from portable_nce.testing.suite.sharing import Without, errors_on_ranks, shared, summed
+from portable_nce.testing.variants import EPS, case_arrays, differentiate, started
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +47,10 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "margin": (0.125, 1.5),
     "max_logit_scale": (None, 100.0),
     "negative_power": (1, 2),
+    "pair_weights": (
+        None,
+        [[1.5, 1.25, 0.0, 2.0], [0.5, 1.0, 1.25, 0.0], [0.0, 2.0, 0.75, 1.0], [1.0, 0.0, 0.5, 1.25]],
+    ),
     "positive_margin": (0.0, 0.25),
     "positive_power": (1, 2),
     "rho": (None, 2.0),
@@ -75,32 +84,55 @@ def refused(options: Mapping[str, Any], loss: str) -> bool:
     """Whether the documentation of a loss excludes a combination."""
     views = options.get("negatives") == "views"
     both_ways = options.get("symmetric") and (views or "negative_keys" in LOSSES[loss].arguments)
-    return bool(both_ways or (views and options.get("mask")) or options.get("mining") == ("semi_hard", "semi_hard"))
+    coupled = loss in {"dclw", "hcl"} and options.get("ranks") and isinstance(options.get("temperature"), list)
+    return bool(
+        coupled or both_ways or (views and options.get("mask")) or options.get("mining") == ("semi_hard", "semi_hard")
+    )
 
 
-def calls(name: str) -> list[Case]:
-    """Calls of a loss that together contain every pair of option values."""
+class Way(NamedTuple):
+    """How a call is made: dtype, number of ranks and the rank without rows, or one process."""
+
+    dtype: str = "float64"
+    ranks: tuple[int, int | None] | None = None
+
+
+WAYS: dict[str, tuple[Any, ...]] = {
+    "dtype": ("float64", "float32", "float16", "bfloat16"),
+    "ranks": (None, (2, None), (3, None), (3, 1)),
+    "precision": (None, "highest", "high"),
+}
+"""Values of what does not change the result but for rounding."""
+
+
+def calls(name: str, ways: Mapping[str, tuple[Any, ...]] = MappingProxyType({})) -> list[tuple[Case, Way]]:
+    """Calls of a loss, in some ways, that together contain every pair of option values."""
     rng = random.Random(name)
     case = example(
         name, ROWS, fill=lambda shape, _: np.reshape([rng.gauss() for _ in range(prod(shape))], shape).tolist()
     )
     given = {*case.options, *case.constants, *case.arguments, *NOT_TRIED} - {"temperature"}
     given |= {"hardness", "pairing"} if case.loss == "contrast" else set()  # not supported by the oracle
-    parameters = inspect.signature(attrgetter(case.loss)(pnce)).parameters.values()
+    parameters = [*inspect.signature(attrgetter(case.loss)(pnce)).parameters.values()]
     values = {p.name: values_of(p, name) for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in given}
+    taken = {p.name for p in parameters}
+    if "across" not in taken or not is_shared(case):
+        ways = {way: found for way, found in ways.items() if way != "ranks"}
+    values |= {way: found for way, found in ways.items() if way != "precision" or way in taken}
     values = {option: found for option, found in values.items() if found}
     drawn = [{option: rng.choice(found) for option, found in values.items()} for _ in range(500)]
     drawn = [of for of in drawn if not refused({**case.options, **of}, name)]
     pairs = [{f"{a}, {b}": repr((of[a], of[b])) for a, b in combinations(of, 2)} for of in drawn]
     chosen = [drawn[k] for k in covering(pairs, name)]
-    return [with_options(case, options) for options in chosen]
+    return [(with_options(case, options), Way(*map(options.get, Way._fields, Way()))) for options in chosen]
 
 
 def with_options(case: Case, options: Mapping[str, Any]) -> Case:
     """Add options to a call, some of which are arrays."""
-    arrays = {key: options[key] for key in ("mask", "weights") if options.get(key) is not None}
+    arrays = {key: options[key] for key in ("mask", "pair_weights", "weights") if options.get(key) is not None}
     temperature = {key: options[key] for key in ("temperature",) if key in options}
-    others = {key: value for key, value in options.items() if key not in {"mask", "weights", "temperature"}}
+    of_arrays = {"mask", "pair_weights", "weights", "temperature"}
+    others = {key: value for key, value in options.items() if key not in {*of_arrays, *Way._fields}}
     return replace(
         case,
         arguments={**case.arguments, **temperature},
@@ -112,7 +144,7 @@ def with_options(case: Case, options: Mapping[str, Any]) -> Case:
 @pytest.mark.parametrize("name", [name for name in LOSSES if not name.endswith(WITHOUT_ORACLE)])
 def test_pairs_of_options(name: str) -> None:
     """Compare value and directional derivative."""
-    for case in calls(name):
+    for case, _ in calls(name):
         learned = [key for key in case.arguments if key not in LOSSES[name].constant]
         rng = np.random.default_rng(len(learned))
         way = {key: rng.normal(size=np.shape(case.arguments[key])) for key in learned}
@@ -130,3 +162,42 @@ def test_pairs_of_options(name: str) -> None:
         scale = sum(np.sum(np.abs(gradient * way[key])) for key, gradient in zip(learned, gradients, strict=True))
         assert float(value) == pytest.approx(float(wanted), rel=1e-12, abs=1e-13), case.options
         assert float(slope) == pytest.approx(float(wanted_slope), rel=1e-12, abs=1e-13 * float(scale)), case.options
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in LOSSES if name.split(maxsplit=1)[0] != "matryoshka"])
+def test_pairs_of_options_in_other_dtypes_and_on_ranks(name: str) -> None:
+    """Pairs of options, dtypes, ranks (one of them without rows) and precisions, against one process in float64."""
+    narrow, wide = started("torch"), started("numpy")
+    for given, way in calls(name, WAYS):
+        rounded = map(narrow.to_list, case_arrays(narrow, given, way.dtype))
+        held = dict(zip([*given.arguments, *given.constants], rounded, strict=True))
+        case = replace(
+            given,
+            arguments={key: held[key] for key in given.arguments},
+            constants={key: held[key] for key in given.constants},
+        )
+        smallest = 2.0**-14 if way.dtype == "float16" else 0.0  # below, numbers have fewer digits
+        of_rows = case.options.get("reduction") == "none"
+        function = summed(case.function) if of_rows else case.function
+        value, slopes = differentiate(function, case_arrays(wide, case, "float64"), len(case.arguments))
+        expected = [wide.to_list(x) for x in (value, *slopes)]
+        if way.ranks is None:
+            arrays = case_arrays(narrow, case, way.dtype)
+            value, slopes = differentiate(function, arrays, len(case.arguments))
+            found = map(narrow.to_list, (value, *slopes))
+            names = ["value", *case.arguments]
+            errors = {key: error(x, exact(y), smallest) for key, x, y in zip(names, found, expected, strict=True)}
+        else:
+            size, without = way.ranks
+            results = shared(narrow, case, size, way.dtype, "summed", without=Without(rows=without))
+            if of_rows:
+                results = [replace(one, value=expected[0]) for one in results]
+            errors = errors_on_ranks(results, case, expected, "summed", smallest)
+        if of_rows:  # a sum of rounded losses
+            errors.pop("value")
+        for key, worst in errors.items():
+            if way.ranks is not None and not isinstance(case.arguments.get(key, []), list):
+                continue  # a sum of rounded numbers, which may cancel
+            most = {"float64": 1e-12, "float32": 2e-5}.get(way.dtype, 0.51 * EPS.get(way.dtype, 0.0))
+            assert worst <= most, (key, worst, way, case.options)
