@@ -17,7 +17,7 @@ from .._core.reduction import Reduction, average
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise, RowStatistics, Weighted
 from ..objectives.hard import HardNegatives
-from ..objectives.relic import DIVERGENCE, Relic, divergence
+from ..objectives.relic import DIVERGENCES, Relic, divergence
 from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
@@ -408,7 +408,8 @@ def _relic_one_sided(objective: Relic, alpha: Array, anchor: _OneSide, other: _O
     second = second.constant() if objective.constant == "second" else second
     include_positive = objective.include_positive
     p, q = (_log_probabilities(one.statistics, include_positive=include_positive) for one in (first, second))
-    family = PairsSpec((None, DIVERGENCE), parameters=4, counts=(False, True))
+    term = DIVERGENCES[first.matrix.finite and second.matrix.finite]
+    family = PairsSpec((None, term), parameters=4, counts=(False, True))
     kl, _ = first.matrix.row_losses(family, tuple([-x for x in (*p[1:3], *q[1:3])]), other=second.matrix)
     row = anchor.statistics.row
     base, kl, alpha, log_p, log_q = lift_to_tape((objective.base.values(row), kl, alpha, p[0], q[0]))[0]

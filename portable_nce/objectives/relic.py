@@ -21,7 +21,7 @@ from .base import Labelled, Objective
 from .pairwise import fused_term
 from .softmax import info_nce
 
-__all__ = ["DIVERGENCE", "Relic", "divergence", "relic"]
+__all__ = ["DIVERGENCES", "Relic", "divergence", "relic"]
 
 DIRECTIONS: tuple[RelicDirection, ...] = get_args(RelicDirection)
 SIDES: tuple[StoppedSide, ...] = get_args(StoppedSide)
@@ -52,7 +52,7 @@ def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
     return xp.where(near, p * (small + xp.expm1(-small)), p * (large - 1.0) + xp.exp(log_q))
 
 
-def _log_share(score: Array, top: Array, rest: Array) -> Array:
+def _log_share(score: Array, top: Array, rest: Array, *, finite: bool) -> Array:
     """Log-probability ``(score + top) + rest`` of a negative, without its weight; 0 for a score of +inf.
 
     That of a pair of weight w is up to ``-log w``; of a masked pair, of score 0 here, it is any number, and limited so
@@ -62,14 +62,14 @@ def _log_share(score: Array, top: Array, rest: Array) -> Array:
     share += rest
     xp = namespace_of(share)
     most = 0.4 * math.log(min(float(xp.finfo(share.dtype).max), sys.float_info.max))
-    share = xp.where(share == math.inf, 0.0, share)
+    share = share if finite else xp.where(share == math.inf, 0.0, share)
     if adapter_of(share).is_plain((share,)):
         return clipped(xp, share, -math.inf, most)
     return xp.where(share > most, most, share)
 
 
 def _divergence(
-    score: Array, other: Array, *shares: Array, bounded: bool, need_grad: bool
+    score: Array, other: Array, *shares: Array, bounded: bool, need_grad: bool, finite: bool = False
 ) -> tuple[Array, tuple[Array, ...]]:
     """``p r + d`` with ``r = log p - log q`` and ``d = q - p``. The slope by log p is ``p r``, by log q ``d``.
 
@@ -77,7 +77,7 @@ def _divergence(
     """
     del bounded
     xp = namespace_of(score, other, *shares)
-    log_p, log_q = _log_share(score, *shares[:2]), _log_share(other, *shares[2:])
+    log_p, log_q = (_log_share(*x, finite=finite) for x in ((score, *shares[:2]), (other, *shares[2:])))
     ratio, p = log_p - log_q, xp.exp(log_p)
     sign = xp.astype(xp.less(ratio, 0.0), ratio.dtype) * -2.0 + 1.0
     difference = xp.maximum(p, xp.exp(log_q)) * xp.expm1(ratio * -sign) * sign
@@ -85,9 +85,15 @@ def _divergence(
     return by_p + difference, (by_p, difference, by_p, by_p, difference, difference) if need_grad else ()
 
 
-DIVERGENCE = fused_term(_divergence)
+def _divergence_of_finite(
+    score: Array, other: Array, *shares: Array, bounded: bool, need_grad: bool
+) -> tuple[Array, tuple[Array, ...]]:
+    return _divergence(score, other, *shares, bounded=bounded, need_grad=need_grad, finite=True)
+
+
+DIVERGENCES = {False: fused_term(_divergence), True: fused_term(_divergence_of_finite)}
 """Divergence term of a negative, from its score and its transposed score, each with two numbers that are added to turn
-the score into a log-probability."""
+the score into a log-probability; by whether all scores are known to be finite."""
 
 
 @explained
