@@ -951,7 +951,6 @@ class MoCo(Loss):
         super().__init__(moco, learnable=learnable, max_scale=max_scale, temperature=temperature, **options)
         self.queue = MemoryQueue(size, width)
 
-    @explained_method()
     def forward(self, query: Tensor, key: Tensor, /, **options: Any) -> Tensor:
         """Return the loss against the current queue; in training mode, then append the keys.
 
