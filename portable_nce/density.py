@@ -50,7 +50,6 @@ from ._core.checks import (
     indices_of,
     row_weights,
     shape_of,
-    warn_of_negative,
 )
 from ._core.left_out import left_out, log_odds
 from ._core.logsumexp import ExpSum, exponentials
@@ -1132,7 +1131,6 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
         pair_weights = xp.where(mask, xp.astype(stop_gradient(pair_weights), upcast(xp, noise).dtype), 0.0)
     values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
     data, noise, data_q, noise_q = (values[name] for name in names)
-    warn_of_negative("weights", weights)
     weights = row_weights(xp, weights, rows, values[names[1]])
     live = counted_by(weights, xp.any(mask, axis=1) if needs_samples and mask is not None else None)
     pairs = counted_by(None, mask, None if live is None else live[:, None])

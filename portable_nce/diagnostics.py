@@ -25,7 +25,6 @@ from ._core.checks import (
     row_weights,
     shape_of,
     warn,
-    warn_of_negative,
 )
 from ._core.logsumexp import exponentials
 from ._core.namespace import common_namespace, device_of, namespace_of
@@ -245,7 +244,6 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     rows, _ = shape_of("x", x, "(N, D)")
     check_shape("y", y, tuple(x.shape))
     dtype, x, y = x.dtype, upcast(xp, x), upcast(xp, y)
-    warn_of_negative("weights", weights)
     weights = row_weights(xp, weights, rows, x)
     unit_x, unit_y = (normalize(zeroed(z, counted_by(weights))) for z in (x, y))
     differences = unit_x - unit_y
@@ -620,7 +618,6 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         if mask is not None:
             check_mask(xp, "mask", mask, shape)
         _check_k(k, shape[1])
-        warn_of_negative("weights", weights)
         source_dtypes, scores = SourceDtypes((x.dtype,), (y.dtype,)), x
         x, y = upcast(xp, x), upcast(xp, y)
         values, counted = search(

@@ -25,7 +25,6 @@ from ._core.checks import (
     row_weights,
     shape_of,
     temperature_of,
-    warn_of_negative,
 )
 from ._core.left_out import LeftOut, left_out
 from ._core.logsumexp import ExpSum
@@ -1106,7 +1105,6 @@ def enter_scores(
         scores=scores, positives=positives, mask=mask, weights=weights, pair_weights=pair_weights
     )
     check_floating(xp, scores=scores)
-    warn_of_negative("weights", weights)
     shape = shape_of("scores", scores, "(N, K)")
     pairing = of_positives(xp, positives, shape, weighted=weighted)
     if pair_weights is not None:

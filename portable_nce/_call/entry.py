@@ -24,7 +24,6 @@ from .._core.checks import (
     scalar,
     shape_of,
     temperature_of,
-    warn_of_negative,
 )
 from .._core.namespace import common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of
 from .._core.numerics import reciprocal, upcast
@@ -151,14 +150,9 @@ def warn_of_scale(options: LossOptions, x: Any) -> None:
 
 
 def warn_of_arrays(options: LossOptions, x: Any) -> None:
-    """Warn of negative weights, and of a learned scale of cosines that looks like another number, if they can be read.
-
-    Reading takes a few microseconds.
-    """
+    """Warn of a learned scale of cosines that looks like another number, if it can be read."""
     if isinstance(x, Embedding) or is_being_compiled(x):
         return
-    if options.weights is not None:
-        warn_of_negative("weights", options.weights)
     if isinstance(options.similarity, str) and options.similarity == "cosine":
         check_learned_scale_of_cosines(options.scaled_by, options.temperature)
 

@@ -146,16 +146,16 @@ def _kind_of(
     return key, arrays, observed[1]
 
 
-def _mapped(x: Any, function: Callable[[Any], Any]) -> Any:
+def _with_arrays(x: Any, function: Callable[[Any], Any]) -> Any:
     """Argument with a function applied to its arrays, or to the places of arrays."""
     way = "array" if type(x) is _Place else _ways.get(type(x))
     if way == "array":
         return function(x)
     if way == "sequence":
-        return type(x)([_mapped(item, function) for item in x])
+        return type(x)([_with_arrays(item, function) for item in x])
     if way == "record":
         items = [(name, getattr(x, name)) for name in x._fields]
-        changed = {name: new for name, item in items if (new := _mapped(item, function)) is not item}
+        changed = {name: new for name, item in items if (new := _with_arrays(item, function)) is not item}
         return x._replace(**changed) if changed else x
     return x
 
@@ -195,8 +195,8 @@ class Kind:
             return _Place(next(k for k, y in enumerate(arrays) if y is x))
 
         self.function, self.states, self.adapter = function, states, adapter_of(arrays[0])
-        self.args = [_mapped(x, place) for x in args]
-        self.options = {name: _mapped(x, place) for name, x in options.items()}
+        self.args = [_with_arrays(x, place) for x in args]
+        self.options = {name: _with_arrays(x, place) for name, x in options.items()}
         self.programs: list[tuple[Program, Callable[..., tuple[Array, ...]]]] = []
         self.is_refused, self.number, self.next_trial = False, 0, 2
         self.order = sorted(range(len(arrays)), key=lambda k: -states[k])
@@ -236,8 +236,8 @@ class Kind:
         def array(place: _Place) -> Array:
             return arrays[place.number]
 
-        args = [_mapped(x, array) for x in self.args]
-        return self.function(*args, **{name: _mapped(x, array) for name, x in self.options.items()})
+        args = [_with_arrays(x, array) for x in self.args]
+        return self.function(*args, **{name: _with_arrays(x, array) for name, x in self.options.items()})
 
     def record(self, arrays: Sequence[Array], result: Array) -> None:
         """Keep a program if it gives the result of the function itself."""

@@ -537,6 +537,7 @@ def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) ->
         hint = f"convert it with weights.{cast_hint(weights)}"
         raise TypeError(f"weights: expected a real dtype, got {weights.dtype}; {hint}")
     check_shape("weights", weights, (rows,))
+    warn_of_negative("weights", weights)
     return cast(weights, like.dtype)
 
 

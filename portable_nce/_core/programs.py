@@ -122,7 +122,7 @@ def compiled(given: Recorded) -> Program:
     output = same.get(given.output, given.output)
     results = [None if k is None else same.get(k, k) for k in given.cotangents]
     wanted, n_inputs, cotangent = {k for k in results if k is not None}, given.inputs, given.cotangent
-    parts = _used(instructions, given.end, {output, *wanted})
+    parts = _useful(instructions, given.end, {output, *wanted})
     backward, made = {k for op in parts[1] for k in op.arguments} | wanted, {op.result for op in parts[0]}
     kept = sorted(k for k in backward & made if k not in given.numbers and k != output)
     numbers = sorted(k for k in backward & made if k in given.numbers)
@@ -193,7 +193,7 @@ def _without_repetitions(given: Recorded) -> tuple[list[Instruction | None], lis
     return kept, values, same
 
 
-def _used(
+def _useful(
     instructions: Sequence[Instruction | None], end: int, results: set[int]
 ) -> tuple[list[Instruction], list[Instruction]]:
     """Instructions, in two parts, whose results are used; all guards are."""

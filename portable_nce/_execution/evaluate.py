@@ -408,7 +408,8 @@ def _relic_one_sided(objective: Relic, alpha: Array, anchor: _OneSide, other: _O
     second = second.constant() if objective.constant == "second" else second
     include_positive = objective.include_positive
     p, q = (_log_probabilities(one.statistics, include_positive=include_positive) for one in (first, second))
-    term = DIVERGENCES[first.matrix.finite and second.matrix.finite]
+    finite = all(one.matrix.finite or one.matrix.bound < math.inf for one in (first, second))
+    term = DIVERGENCES[finite]
     family = PairsSpec((None, term), parameters=4, counts=(False, True))
     kl, _ = first.matrix.row_losses(family, tuple([-x for x in (*p[1:3], *q[1:3])]), other=second.matrix)
     row = anchor.statistics.row

@@ -346,7 +346,7 @@ def test_an_array_on_a_tape_beside_others() -> None:
         lambda: pnce.value_and_grad(lambda b: pnce.info_nce(x, b))(y),
         lambda: pnce.grad(lambda a: (pnce.grad(pnce.info_nce)(a, y) ** 2).sum())(x),
         lambda: pnce.value_and_grad(lambda t: pnce.info_nce(x, y, temperature=t))(np.asarray(0.5)),
-        lambda: pnce.value_and_grad(lambda s: pnce.clip(x, y, logit_scale=s))(np.asarray(2.0)),
+        lambda: pnce.value_and_grad(lambda s: pnce.clip(x, y, logit_scale=s))(np.asarray(9.0)),
         lambda: pnce.value_and_grad(lambda w: pnce.info_nce(x, y, weights=w))(np.arange(1.0, 7.0)),
         lambda: pnce.value_and_grad(lambda a: pnce.info_nce(a, y, weights=np.arange(1.0, 7.0)))(x),
         lambda: pnce.value_and_grad(lambda a: pnce.supcon(a, np.arange(6) % 2, weights=np.arange(1.0, 7.0)))(x),

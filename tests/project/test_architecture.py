@@ -49,6 +49,7 @@ ADAPTER_MAY_IMPORT = {
     "__init__": set[str](),
     "defaults": set[str](),
     "tape": {"array_api_compat"},
+    "traced": set[str](),
     "generic": {"array_api_compat"},
     "numpy": {"numpy"},
     "numpy_functions": set[str](),
