@@ -167,6 +167,8 @@ class _Trace:
         if not facts.may_decline:
             return self.record(result, function, *args, overwrites=facts.overwrites, **options)
         whole = self.record(0, function, *args, **options)
+        if whole.slot in self.constants:
+            self.constants[whole.slot] = result
         self.guard(_is_known, whole, answer=result is not None)
         if isinstance(result, tuple):
             return tuple([x if x is None else self.record(x, _item(k), whole) for k, x in enumerate(result)])

@@ -660,6 +660,7 @@ def test_uniformity_far_below_underflow(variant: Variant) -> None:
     assert all(mp.isfinite(s) for s in flatten(slope))
 
 
+@pytest.mark.filterwarnings("ignore:k. expected at most")
 def test_top_k_accuracy_counts_ties_and_nan_as_misses(variant: Variant) -> None:
     """A positive among the k highest counts; ties and NaN count against it."""
 
