@@ -106,11 +106,12 @@ def test_reduction_none(variant: Variant, names: list[str]) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore:(temperature|logit_scale). expected")
 @given(
     name=st.sampled_from([*OF_ROWS, "info_nce shared", "siglip"]),
     rows=st.integers(2, 9),
     block_size=st.one_of(st.integers(1, 10), st.just("auto")),
-    temperature=st.sampled_from([0.01, 0.3, 1.5]),
+    temperature=st.sampled_from([0.01, 0.3, 5.0]),
     similarity=st.sampled_from(["cosine", "dot", "neg_sq_euclidean"]),
     weighted=st.booleans(),
     seed=st.integers(0, 2**16),
