@@ -12,6 +12,7 @@ derivatives run as they are written.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import wraps
 from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -242,13 +243,13 @@ class Kind:
     def record(self, arrays: Sequence[Array], result: Array) -> None:
         """Keep a program if it gives the result of the function itself."""
         plain: list[Any] = [x.__recorded__ if hasattr(x, "__recorded__") else stop_gradient(x) for x in arrays]
-        program = traced(lambda *arrays: self.as_written(arrays), plain, self.states)
-        with self.adapter.full_precision(arrays[0]):
-            try:
-                self.is_refused = program is None or not _are_equal(program.forward(*plain)[0], result)
-            except GuardError:
-                self.is_refused = True
-        if program is not None and not self.is_refused:
+        program = None
+        with suppress(Exception), self.adapter.full_precision(arrays[0]):  # the call itself has its result
+            program = traced(lambda *arrays: self.as_written(arrays), plain, self.states)
+            if program is not None and not _are_equal(program.forward(*plain)[0], result):
+                program = None
+        self.is_refused = program is None
+        if program is not None:
             bound = self.adapter.custom_vjp(_forth, _back, kept=program.n_kept)
             if program.backward is None:  # the result depends on no array that needs a gradient
                 differentiated, stop = bound, self.adapter.stop_gradient
