@@ -61,8 +61,12 @@ def files_of(libraries: Sequence[str], *, suite: bool = False, only: Sequence[st
         needed = closure(files_defining(only))
         found = {name: path for name, path in found.items() if path in needed or name in {"LICENSE", "py.typed"}}
         found["__init__.py"] = partial_init({*found})
-    adapters = (ROOT / "backends").glob("*.py")
-    for path in closure(path for path in adapters if path.stem.startswith(("__init__", *libraries))):
+    adapters = closure(
+        path for path in (ROOT / "backends").glob("*.py") if path.stem.startswith(("__init__", *libraries))
+    )
+    if ROOT / "backends" / "tape.py" in adapters:  # without the tape, calls are no programs
+        adapters.add(ROOT / "backends" / "traced.py")
+    for path in adapters:
         found[f"backends/{path.name}"] = path
     return found | {"backends/py.typed": ROOT / "backends" / "py.typed"}
 

@@ -50,6 +50,7 @@ from ._core.checks import (
     indices_of,
     row_weights,
     shape_of,
+    warn_of_negative,
 )
 from ._core.left_out import left_out, log_odds
 from ._core.logsumexp import ExpSum, exponentials
@@ -1132,6 +1133,7 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
     values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
     data, noise, data_q, noise_q = (values[name] for name in names)
     weights = row_weights(xp, weights, rows, values[names[1]])
+    warn_of_negative("weights", weights)
     live = counted_by(weights, xp.any(mask, axis=1) if needs_samples and mask is not None else None)
     pairs = counted_by(None, mask, None if live is None else live[:, None])
     data, data_q = (x if x is None or is_number(x) else zeroed(x, live, scores=True) for x in (data, data_q))

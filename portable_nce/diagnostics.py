@@ -25,6 +25,7 @@ from ._core.checks import (
     row_weights,
     shape_of,
     warn,
+    warn_of_negative,
 )
 from ._core.logsumexp import exponentials
 from ._core.namespace import common_namespace, device_of, namespace_of
@@ -245,6 +246,7 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     check_shape("y", y, tuple(x.shape))
     dtype, x, y = x.dtype, upcast(xp, x), upcast(xp, y)
     weights = row_weights(xp, weights, rows, x)
+    warn_of_negative("weights", weights)
     unit_x, unit_y = (normalize(zeroed(z, counted_by(weights))) for z in (x, y))
     differences = unit_x - unit_y
     squares = xp.sum(differences * differences, axis=1)
@@ -618,6 +620,9 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         if mask is not None:
             check_mask(xp, "mask", mask, shape)
         _check_k(k, shape[1])
+        if weights is not None:
+            check_shape("weights", weights, (shape[0],))
+            warn_of_negative("weights", weights)
         source_dtypes, scores = SourceDtypes((x.dtype,), (y.dtype,)), x
         x, y = upcast(xp, x), upcast(xp, y)
         values, counted = search(

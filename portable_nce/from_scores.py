@@ -25,6 +25,7 @@ from ._core.checks import (
     row_weights,
     shape_of,
     temperature_of,
+    warn_of_negative,
 )
 from ._core.left_out import LeftOut, left_out
 from ._core.logsumexp import ExpSum
@@ -1106,6 +1107,9 @@ def enter_scores(
     )
     check_floating(xp, scores=scores)
     shape = shape_of("scores", scores, "(N, K)")
+    if weights is not None:
+        check_shape("weights", weights, (shape[0],))
+        warn_of_negative("weights", weights)
     pairing = of_positives(xp, positives, shape, weighted=weighted)
     if pair_weights is not None:
         check_pair_weights(xp, "pair_weights", pair_weights, shape)

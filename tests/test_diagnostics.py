@@ -48,6 +48,7 @@ def given_k(function: Any, k: int) -> dict[str, int]:
     return {} if function is mean_reciprocal_rank else {"k": k}
 
 
+@pytest.mark.filterwarnings("ignore:k. expected at most")
 @pytest.mark.parametrize("library", IN)
 @pytest.mark.parametrize("k", [1, 3, 10, K - 1, K, 100])
 def test_measures_of_scores_and_of_embeddings(library: str, k: int) -> None:

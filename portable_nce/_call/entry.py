@@ -24,6 +24,7 @@ from .._core.checks import (
     scalar,
     shape_of,
     temperature_of,
+    warn_of_negative,
 )
 from .._core.namespace import common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of
 from .._core.numerics import reciprocal, upcast
@@ -150,15 +151,17 @@ def warn_of_scale(options: LossOptions, x: Any) -> None:
 
 
 def warn_of_arrays(options: LossOptions, x: Any) -> None:
-    """Warn of a learned scale of cosines that looks like another number, if it can be read."""
+    """Warn of negative weights, and of a learned scale of cosines that looks like another number, if readable."""
     if isinstance(x, Embedding) or is_being_compiled(x):
         return
+    if options.weights is not None:
+        warn_of_negative("weights", options.weights)
     if isinstance(options.similarity, str) and options.similarity == "cosine":
         check_learned_scale_of_cosines(options.scaled_by, options.temperature)
 
 
 def checked_options(options: LossOptions) -> LossOptions:
-    """LossOptions with those checked that are not arrays."""
+    """Options, with those checked that are not arrays."""
     check_choice("reduction", options.reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", options.symmetric)
     block_size = check_block_size(options.block_size)

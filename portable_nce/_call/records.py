@@ -22,7 +22,7 @@ from ..similarities import (
 
 
 class LossOptions(NamedTuple):
-    """LossOptions that the losses share, in the order of their signatures.
+    """Options that the losses share, in the order of their signatures.
 
     `scaled_by`: name of the argument stored as `temperature`. All names but "temperature" mean an inverse temperature.
     """

@@ -142,7 +142,7 @@ def _kind_of(
             return None
         key = (adapter, observed, *facts)
         hash(key)
-    except (_NoKindError, AttributeError, TypeError, ValueError):  # the call raises a better error
+    except (_NoKindError, AttributeError, RuntimeError, TypeError, ValueError):  # the call raises a better error
         return None
     return key, arrays, observed[1]
 

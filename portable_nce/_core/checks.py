@@ -537,7 +537,6 @@ def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) ->
         hint = f"convert it with weights.{cast_hint(weights)}"
         raise TypeError(f"weights: expected a real dtype, got {weights.dtype}; {hint}")
     check_shape("weights", weights, (rows,))
-    warn_of_negative("weights", weights)
     return cast(weights, like.dtype)
 
 
@@ -547,7 +546,7 @@ def _negative_of(weights: Any) -> float | None:
         return None
     try:
         low = readable_entry(weights, least)
-    except TypeError:  # of another library, as later checks say
+    except (RuntimeError, TypeError):  # of another library, or without numbers, as later checks say
         return None
     return low if low is not None and low < 0.0 else None
 

@@ -125,12 +125,6 @@ def device_of(array: Array) -> Any:
     return device if device is None or getattr(array, "committed", True) else None
 
 
-def device_key(array: Array) -> Any:
-    """Device of `array` as part of a key; its text if it has no hash, as CuPy's."""
-    device = device_of(array)
-    return str(device) if type(device).__hash__ is None else device
-
-
 def common_namespace(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     """Return the common namespace of the named arguments, and the arguments as its arrays.
 

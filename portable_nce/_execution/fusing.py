@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from .._core.calls import KINDS
 from .._core.checks import check_bool
 from .._core.equality import is_fixed
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of, on_accelerator
+from .._core.tracing import refuse_trace
 from .specs import SweepSpec
 from .tiling import pays_to_fuse
 
@@ -72,6 +74,8 @@ def fuse_steps(enabled: bool = True) -> bool:  # noqa: FBT001, FBT002  (a switch
     True
     """
     before, _Switch.on = _Switch.on, check_bool("enabled", enabled)
+    if before != _Switch.on:
+        KINDS.clear()
     return before
 
 
@@ -104,6 +108,7 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
     adapter = adapter_of(arrays[0])
     if not (is_fixed(spec) and adapter.is_plain(tuple(arrays))):
         return None
+    refuse_trace("compiled steps")
     key = pure, spec, *{str(x.dtype): None for x in arrays}
     if key not in STEPS:
         if len(STEPS) >= MOST_KINDS:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._core.numerics import sum_to_scalar
+from .._core.numerics import largest_entry, sum_to_scalar
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Term
@@ -135,7 +135,8 @@ class PairTerms(Family):
             if term is None:
                 part = self._no_term(zero, by_row)
             else:
-                fused = term.fused is not None  # a user's function may return its argument, and overflow elsewhere
+                # A user's function may return its argument; 0 times an infinite term is NaN.
+                fused = term.fused is not None and self._are_finite(by_row)
 
                 def clear(x: Array, taken: Array = taken, by: Array = entry_weights, fused: bool = fused) -> Array:  # noqa: FBT001
                     return adapter_of(by).times_in_place(x, by) if fused else xp.where(taken, x, 0.0) * by
@@ -151,6 +152,11 @@ class PairTerms(Family):
         elif self.need_grad:
             added = tuple(xp.zeros_like(score) for score in scores)
         return self.merge(sums)[0], added, None
+
+    def _are_finite(self, by_row: Arrays) -> bool:
+        """Whether the parameters are known to be finite."""
+        largest = [largest_entry(x) for x in by_row[: self.spec.parameters]]
+        return all(number is not None and number < math.inf for number in largest)
 
     def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
         """Terms of rows with one positive each, and their slopes."""

@@ -310,7 +310,7 @@ def test_mlx_is_named_in_messages() -> None:
     x, y = embeddings()
     with pytest.raises(TypeError, match=r"same library as query, got numpy and mlx"):
         pnce.info_nce(to_mlx(x)[0], y)
-    with pytest.raises(TypeError, match=r"got mlx\.core\.int32; convert it with astype"):
+    with pytest.raises(TypeError, match=r"got mlx\.core\.int32; convert it with query.astype"):
         pnce.info_nce(*to_mlx(x, y, dtype=mx.int32))
 
 

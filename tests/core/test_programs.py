@@ -123,9 +123,8 @@ def test_the_pullback_is_that_of_the_tape(variant: Variant) -> None:
             for got, wanted, state in zip(found, (of_x, of_y), states, strict=True):
                 assert (got is None) == (state == 0)
                 if got is not None:
-                    np.testing.assert_allclose(
-                        *(np.asarray(variant.to_list(z), dtype=float) for z in (got, wanted)), 1e-13
-                    )
+                    each_as_floats = [np.asarray(variant.to_list(z), dtype=float) for z in (got, wanted)]
+                    np.testing.assert_allclose(each_as_floats[0], each_as_floats[1], rtol=1e-13)
 
 
 def by_truth(x: Any) -> Any:

@@ -21,6 +21,10 @@ import portable_nce as pnce
 from portable_nce.testing import oracles
 from portable_nce.testing.cases import AXES, LOSSES, Case
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(temperature|logit_scale). expected .* got an array", "ignore:margin. expected a number of at least 0"
+)  # any values are to be computed
+
 Array: TypeAlias = Any
 """A NumPy array."""
 Result: TypeAlias = Mapping[str, Array]

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import portable_nce
-from portable_nce._execution.plans import PLANS
+from portable_nce._core.calls import KINDS
 from portable_nce.modules.torch import CLIP, InfoNCE, Loss, MemoryQueue, NTXent, SupCon
 from portable_nce.testing import run_ranks
 from portable_nce.testing.cases import LOSSES, example
@@ -500,7 +500,7 @@ def test_suspect_values_warn(what: str) -> None:
     """Every call with a number warns, since Python's filter, not the package, shows each line of a program once."""
     call, message = SUSPECT[what]
     for _ in range(3):
-        PLANS.clear()  # arrays are read where a plan is made
+        KINDS.clear()
         with pytest.warns(UserWarning, match=message) as caught:
             call()
         if "compiled" not in what:
@@ -535,7 +535,7 @@ def test_a_loss_warns_once_of_a_suspect_scale(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in OF_COSINES if name != "proto_nce"])
 def test_a_loss_warns_once_of_a_learned_scale_without_exp(name: str) -> None:
     """An array of one entry is looked at where it can be read: the logarithm of a scale, a scale as temperature."""
-    PLANS.clear()
+    KINDS.clear()
     case, (key, _) = example(name), OF_COSINES[name]
     arrays = {k: np.asarray(x) for k, x in {**case.arguments, **case.constants}.items() if k != key}
     value = np.asarray(14.3 if key == "temperature" else 2.659)
@@ -555,7 +555,7 @@ OF_WEIGHTS = [
 
 @pytest.mark.parametrize("name", OF_WEIGHTS)
 def test_a_loss_warns_once_of_negative_weights(name: str) -> None:
-    PLANS.clear()
+    KINDS.clear()
     case = example(name)
     arrays = {key: np.asarray(x) for key, x in {**case.arguments, **case.constants}.items()}
     with pytest.warns(UserWarning, match="^weights: expected numbers of at least 0, got -1, whose") as caught:

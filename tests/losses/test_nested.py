@@ -137,7 +137,7 @@ def test_teachers_do_not_decide_the_dtype(variant: Variant, dtype: str) -> None:
     x, y = vectors(variant, 1, 2, dtype=dtype)
     teachers = vectors(variant, 3, 4, dtype="float32")
     assert pnce.matryoshka(pnce.distillation, [2, D])(x, y, *teachers).dtype == x.dtype
-    beside = pnce.matryoshka(lambda a, b, other: pnce.info_nce(a, b, weights=other[:, 0]), [2])
+    beside = pnce.matryoshka(lambda a, b, other: pnce.info_nce(a, b, weights=other[:, 0] ** 2), [2])
     assert beside(x, y, teachers[0][:, :3]).dtype == x.dtype
 
 

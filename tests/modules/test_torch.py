@@ -208,6 +208,7 @@ def slope(loss: Loss, value: float, *, closer: bool) -> tuple[float, float]:
     return float(gradient), float(found.detach())
 
 
+@pytest.mark.filterwarnings("ignore:logit_scale. expected the factor")
 @pytest.mark.parametrize("make", LEARNED)
 def test_a_scale_is_limited_and_comes_back(make: Callable[[], Loss]) -> None:
     loss = make().double()
