@@ -185,7 +185,7 @@ def rows_of_catalogue(root: Path, rows_wanted: Iterable[tuple[str, str, int, str
         milliseconds = 1000 * cell["seconds"][name]
         return f"{milliseconds:.{2 if milliseconds < 10 else 0}f} ms{peak}"  # noqa: PLR2004
 
-    found = []
+    found: list[tuple[str, ...]] = []
     for title, name, rows, usual, whose in rows_wanted:
         cell = cells.get((title, "torch", rows), {})
         if usual in cell.get("seconds", ()):
