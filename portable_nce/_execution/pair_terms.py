@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._core.numerics import largest_entry, sum_to_scalar
+from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Term
@@ -135,11 +135,12 @@ class PairTerms(Family):
             if term is None:
                 part = self._no_term(zero, by_row)
             else:
-                # A user's function may return its argument; 0 times an infinite term is NaN.
-                fused = term.fused is not None and self._are_finite(by_row)
+                # A user's function may return its argument.
+                kept = xp.where if term.fused is None else adapter_of(first).where_in_place
 
-                def clear(x: Array, taken: Array = taken, by: Array = entry_weights, fused: bool = fused) -> Array:  # noqa: FBT001
-                    return adapter_of(by).times_in_place(x, by) if fused else xp.where(taken, x, 0.0) * by
+                def clear(x: Array, taken: Array = taken, kept: Any = kept, by: Array | None = weights) -> Array:
+                    x = kept(taken, x, 0.0)  # 0 times an infinite term would be NaN
+                    return x if by is None else x * xp.where(taken, by, 0.0)
 
                 part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else entry_weights)
                 residuals.append(residual)
@@ -152,11 +153,6 @@ class PairTerms(Family):
         elif self.need_grad:
             added = tuple(xp.zeros_like(score) for score in scores)
         return self.merge(sums)[0], added, None
-
-    def _are_finite(self, by_row: Arrays) -> bool:
-        """Whether the parameters are known to be finite."""
-        largest = [largest_entry(x) for x in by_row[: self.spec.parameters]]
-        return all(number is not None and number < math.inf for number in largest)
 
     def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
         """Terms of rows with one positive each, and their slopes."""
