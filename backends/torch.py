@@ -641,7 +641,9 @@ class TorchAdapter(Defaults):
         return bound
 
     def observed(self, arrays: Arrays) -> tuple[Any, tuple[int, ...]] | None:
-        if torch.compiler.is_compiling() or _hooks_saved_tensors() or not is_unobserved(arrays):
+        if torch.compiler.is_compiling() or forward_ad._current_level >= 0:  # noqa: SLF001  (cotangents may have tangents)
+            return None
+        if _hooks_saved_tensors() or not is_unobserved(arrays):
             return None
         keeps = torch.is_grad_enabled()
         kinds = [(x.shape, x.dtype, x.device, x.layout) for x in arrays]

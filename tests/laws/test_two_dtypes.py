@@ -28,6 +28,7 @@ SILENT = {
         "guide_query",
         "log_q",
         "log_u",
+        "pair_weights",
         "teacher_key",
         "teacher_query",
         "teacher_scores",
