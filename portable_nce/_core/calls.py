@@ -229,7 +229,7 @@ class Kind:
     @staticmethod
     def _taken(x: Array, state: int) -> Array:
         """Array whose cotangents in this call are added before they leave it, as those of a program are."""
-        return namespace_of(x).reshape(x, tuple(x.shape)) if state == VARIES else x
+        return _view(x) if state == VARIES else x
 
     def as_written(self, arrays: Sequence[Array]) -> Any:
         """Result of the function itself."""
@@ -300,8 +300,15 @@ def _back(
         except GuardError:
             pass
         else:
-            return [found[k] for k in kind.order if kind.states[k] == VARIES]
+            of_varying = [found[k] for k in kind.order if kind.states[k] == VARIES]
+            # PyTorch refuses results that are an argument itself.
+            return [_view(x) if x is cotangent else x for x in of_varying]
     return kind.pulled(arrays, cotangent)
+
+
+def _view(x: Array) -> Array:
+    """The same array, as a result of an operation."""
+    return namespace_of(x).reshape(x, tuple(x.shape))
 
 
 def _are_equal(found: Array, wanted: Array) -> bool:
