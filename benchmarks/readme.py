@@ -9,6 +9,7 @@ It writes a table into README.md and a summary into docs/speed.md, and draws doc
 from __future__ import annotations
 
 import json
+import math
 import platform
 import re
 from collections.abc import Iterable, Mapping
@@ -155,7 +156,8 @@ def numbers(root: Path) -> str:
         f"{cost(info_nce, COMPILED, SIZE)}, PyTorch's `linear_cross_entropy` {cost(info_nce, FUSED, SIZE)}. Steps "
         f"of 512 and 4096 pairs of a small encoder take {times} times as long as with `cross_entropy`, on one core "
         f"([training](docs/training.md)). The largest float32 error of any loss on any library is "
-        f"{worst_agreement(agreement):.1f} ulp. On the GPU, {eager_gpu(gpu)} ([tables](docs/gpu.md))."
+        f"below {10 * math.ceil(worst_agreement(agreement) / 10)} units in the last place. "
+        f"On the GPU, {eager_gpu(gpu)} ([tables](docs/gpu.md))."
     )
     return f"{table}\n{fill(notes, 120, break_long_words=False, break_on_hyphens=False)}\n"
 

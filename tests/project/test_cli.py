@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +63,15 @@ def test_a_backend_that_does_not_import_is_listed_with_the_reason(tmp_path: Path
 
 def test_the_version() -> None:
     assert run("--version").stdout == f"portable_nce {portable_nce.__version__}\n"
+
+
+def test_the_command_has_a_name() -> None:
+    scripts = tomllib.loads((readme.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    ((name, place),) = scripts.items()
+    module, _, function = place.partition(":")
+    assert name == "portable-nce"
+    with pytest.raises(SystemExit, match="0"):
+        getattr(importlib.import_module(module), function)(["--version"])
 
 
 def test_check_of_one_backend() -> None:
