@@ -24,6 +24,9 @@ def of_floating(fn: Function, arrays: Sequence[Array], is_floating: Function) ->
     return floating, of_these
 
 
+PLAIN, ON_TAPE, VARIES = range(3)
+"""States of an observed array: plain, a constant of the tape, one that needs a gradient."""
+
 _ONE_HOT = 2**22
 """Entries of a one-hot array."""
 

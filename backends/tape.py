@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy as shallow_copy
 from typing import Any, NamedTuple
 
-from .defaults import Array, Arrays, Defaults, Function
+from .defaults import ON_TAPE, PLAIN, VARIES, Array, Arrays, Defaults, Function
 from .numpy_functions import CONSTANT, METHODS, call_function, call_method, call_ufunc
 
 __all__ = ["TapeAdapter", "TapeArray", "TapeNamespace"]
@@ -1226,13 +1226,13 @@ class TapeAdapter(Defaults):
 
     def observed(self, arrays: Arrays) -> tuple[Any, tuple[int, ...]] | None:
         level, kinds, states = 0, [], []
-        for x in arrays:
-            state = 0
-            if isinstance(x, TapeArray):
-                if level and x.level != level:
+        for array in arrays:
+            x, state = array, PLAIN
+            if isinstance(array, TapeArray):
+                if level and array.level != level:
                     return None
-                level, state, x = x.level, 1 if x.node is None else 2, x.value  # noqa: PLW2901
-            if type(x) not in self._types and not self.is_plain((x,)):
+                level, x, state = array.level, array.value, ON_TAPE if array.node is None else VARIES
+            if not self.is_plain((x,)):
                 return None
             kinds.append((type(x), x.shape, x.dtype, str(getattr(x, "device", None))))
             states.append(state)

@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .defaults import Array, Arrays, Function, Pulls, Step
+from .defaults import VARIES, Array, Arrays, Function, Pulls, Step
 from .tape import Node, TapeAdapter, TapeArray, TapeNamespace, backward, levels, strip, varies
-
-VARIES = 2
-"""State of an array that needs a gradient."""
 
 SAME_BITS = frozenset(
     {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
@@ -47,6 +48,21 @@ FIRST_OF_ITS_FORM = {*{FORMS[case.name]: case.name for case in reversed(CASES)}.
 def by_form(cases: Iterable[Case]) -> list[Any]:
     """Mark all cases but one of each form of call for the full run."""
     return [case if case.name in FIRST_OF_ITS_FORM else pytest.param(case, marks=pytest.mark.full) for case in cases]
+
+
+COUNTS_PROGRAMS = pytest.mark.skipif(
+    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),  # noqa: SLF001
+    reason="PyTorch before 2.8 does not say whether hooks of checkpointing see a call: none is a program",
+)
+
+
+def in_threads(work: Callable[[int], None]) -> None:
+    """Call a function of 0 to 3 in four threads at once."""
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def options_of(name: str) -> set[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import wraps
 from types import FunctionType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient, value_and_grad
 from .checks import all_entries, explained, readable_entry
@@ -23,12 +23,10 @@ from .equality import EqualByContents, is_fixed
 from .namespace import is_array, is_compiling, is_number, namespace_of
 from .notes import listens
 from .programs import GuardError, Program
-from .protocol import Array
+from .protocol import VARIES, Array
 from .registry import adapter_of
 from .tracing import is_tracing, traced
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+from .types import Parameters, Result
 
 MOST, MOST_PROGRAMS = 512, 4
 """Largest numbers of kinds, and of programs of one kind, which differ in the answers of their guards."""
@@ -269,10 +267,6 @@ class Kind:
         of_varying = value_and_grad(product, argnums=tuple([taken.index(k) for k in varying]))
         gradients: Sequence[Array] = of_varying(*[arrays[k] for k in taken])[1]
         return gradients
-
-
-VARIES = 2
-"""State of an array that needs a gradient."""
 
 
 class _Run:

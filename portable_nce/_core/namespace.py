@@ -72,7 +72,7 @@ def is_being_compiled(array: Array) -> bool:
 
     Caches are not written then: the change would trigger a recompilation.
     """
-    return isinstance(array, getattr(_pytorch(), "Tensor", ())) and bool(_pytorch().compiler.is_compiling())
+    return isinstance(array, getattr(_pytorch(), "Tensor", ())) and is_compiling()
 
 
 def _name_of(array: Array) -> str:

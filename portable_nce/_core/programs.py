@@ -106,14 +106,11 @@ class Program(NamedTuple):
         those without. None if no array needs one.
     n_kept : int
         Number of the arrays that are kept.
-    n_instructions : int
-        Number of instructions of both.
     """
 
     forward: Callable[..., tuple[Array, Arrays, tuple[Any, ...]]]
     backward: Callable[..., tuple[Array | None, ...]] | None
     n_kept: int
-    n_instructions: int
 
 
 def compiled(given: Recorded) -> Program:
@@ -145,8 +142,7 @@ def compiled(given: Recorded) -> Program:
         _run(back, slots)
         return tuple([None if k is None else slots[k] for k in results])
 
-    n_instructions = len(parts[0]) + len(parts[1])
-    return Program(forward, None if cotangent is None else pullback, len(kept), n_instructions)
+    return Program(forward, None if cotangent is None else pullback, len(kept))
 
 
 def _written(instructions: Sequence[Instruction]) -> Callable[[Iterable[int]], bool]:

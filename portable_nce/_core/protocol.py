@@ -13,6 +13,10 @@ Namespace: TypeAlias = Any
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
+VARIES = 2
+"""State of an array that needs a gradient: see `Adapter.observed`."""
+
+
 class Kernel(NamedTuple):
     """Facts of a method of adapters.
 

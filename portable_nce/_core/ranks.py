@@ -19,7 +19,7 @@ from .autodiff import stop_gradient
 from .calls import programmed
 from .checks import RANKS_MAY_BE_EMPTY, check_bool
 from .equality import EqualByContents
-from .namespace import is_array, is_number, namespace_of
+from .namespace import cast, is_array, is_number, namespace_of
 from .notes import note
 from .numerics import itemsize
 from .protocol import Array
@@ -469,11 +469,10 @@ class _LinearMap(NamedTuple):
         return self._replace(kind=_TRANSPOSED[self.kind], sent_as=None)
 
     def _gathered(self, x: Array) -> Array:
-        xp, dtype = namespace_of(x), x.dtype
-        if self.sent_as is not None and self.sent_as != dtype:
-            x = xp.astype(x, self.sent_as)
+        dtype = x.dtype
+        x = x if self.sent_as is None else cast(x, self.sent_as)
         gathered = self.shards.communicator.all_gather(x, self.counts)
-        return gathered if gathered.dtype == dtype else xp.astype(gathered, dtype)
+        return cast(gathered, dtype)
 
     def _rolled(self, x: Array, sign: int) -> Array:
         """Rows rolled from the order of the ranks to own rows first (-1), or back (1)."""

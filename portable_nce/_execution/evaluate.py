@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
 from .._core.equality import is_fixed
-from .._core.namespace import common_namespace, is_array, is_number, lift_to_tape, namespace_of
+from .._core.namespace import cast, common_namespace, is_array, is_number, lift_to_tape, namespace_of
 from .._core.notes import Counted, note
 from .._core.numerics import softplus, upcast, zeros
 from .._core.protocol import Array
@@ -337,10 +337,9 @@ def _numbers(matrix: ScoreMatrix, **parameters: Any) -> tuple[Any, ...]:
         is_shared = tuple(array.shape) != shape
         if is_shared:
             check_scalar(name, arrays[name])
-        xp = namespace_of(array)
-        result[name] = array if array.dtype == dtype else xp.astype(array, dtype)
+        result[name] = cast(array, dtype)
         if is_shared and len(array.shape) > 0:
-            result[name] = xp.reshape(result[name], ())
+            result[name] = namespace_of(array).reshape(result[name], ())
     return tuple([result[name] for name in parameters])
 
 

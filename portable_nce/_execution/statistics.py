@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.logsumexp import ExpSum, exponentials, of_one
+from .._core.namespace import cast
 from .._core.numerics import safe_quotient
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -121,7 +122,7 @@ def from_mask(
     relative = finite
     if weights is not None:
         # Divided by the largest of a row, weights of any magnitude sum to between 1 and P: no overflow.
-        weights = weights if weights.dtype == scores.dtype else xp.astype(weights, scores.dtype)
+        weights = cast(weights, scores.dtype)
         relative = xp.where(finite, weights, 0.0)
         largest = xp.max(relative, axis=1, keepdims=True)
         relative = relative / xp.where(largest > 0, largest, xp.ones_like(largest))

@@ -16,6 +16,8 @@ import portable_nce as pnce
 from portable_nce._core import calls
 from portable_nce._core.equality import is_fixed
 
+from calls import COUNTS_PROGRAMS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -147,6 +149,7 @@ def test_functions_of_users_are_not_kept() -> None:
     assert all(reference() is None for reference in references)
 
 
+@COUNTS_PROGRAMS
 def test_every_named_loss_of_embeddings_runs_by_programs() -> None:
     """No function of the package is mistaken for a user's."""
     x, y = (torch.tensor(z) for z in np.random.default_rng(0).normal(size=(2, 6, 4)))
@@ -200,6 +203,7 @@ def test_selective_checkpointing_sees_the_same_operations() -> None:
         assert torch.equal(torch.autograd.grad(total(kept), z)[0], wanted)
 
 
+@COUNTS_PROGRAMS
 def test_the_program_that_served_last_is_tried_first() -> None:
     x = torch.tensor(np.random.default_rng(0).normal(size=(6, 4)))
     small = 1e-30 * x

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,8 @@ from portable_nce._core.namespace import namespace_of
 from portable_nce._core.programs import GuardError
 from portable_nce._core.registry import adapter_of
 from portable_nce._core.tracing import LARGE, traced
+
+from calls import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,9 +263,5 @@ def test_threads_trace_at_once() -> None:
             if not np.array_equal(run(program, x), np.arange(3) + x[:, 0] * k):
                 failed.append(k)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert not failed
