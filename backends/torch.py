@@ -16,13 +16,17 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .defaults import Arrays, Defaults, Function, Pulls, Step, of_floating, without
+from .defaults import PLAIN, VARIES, Arrays, Defaults, Function, Pulls, Step, of_floating, without
 from .torch_namespace import exp, is_plain, is_traced, is_unobserved, recorded, transformed
 
 
 def _hooks_saved_tensors() -> bool:
-    """Whether hooks take what is saved for backward passes: checkpointing, which counts it."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # noqa: FBT003, SLF001
+    """Whether hooks may take what is saved for backward passes: checkpointing, which counts it.
+
+    PyTorch before 2.8 does not say: True.
+    """
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # noqa: SLF001
+    return top is None or top(True) is not None  # noqa: FBT003  (also while tracing)
 
 
 def _under_autocast(device: str) -> bool:
@@ -647,8 +651,9 @@ class TorchAdapter(Defaults):
             return None
         keeps = torch.is_grad_enabled()
         kinds = [(x.shape, x.dtype, x.device, x.layout) for x in arrays]
-        settings = _under_autocast(arrays[0].device.type), torch.get_default_dtype()
-        return (*kinds, *settings), tuple([2 if keeps and x.requires_grad else 0 for x in arrays])
+        # What is made in inference mode is never saved for a backward pass: a program made there stays there.
+        settings = _under_autocast(arrays[0].device.type), torch.get_default_dtype(), torch.is_inference_mode_enabled()
+        return (*kinds, *settings), tuple([VARIES if keeps and x.requires_grad else PLAIN for x in arrays])
 
     def is_plain(self, arrays: Arrays) -> bool:
         return not torch.compiler.is_compiling() and is_plain(arrays)
