@@ -15,6 +15,7 @@ from .._core.ranks import Ranks, end_exchange, propagates_errors
 from .._core.reduction import REDUCTIONS, Reduction, finish
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
+from .._execution.choice import statistics
 from .._execution.evaluate import couples_rows, evaluate, is_row_by_row
 from .._execution.live import all_count, needs_of, scores_without_idle
 from .._execution.matrix import ScoreMatrix, matrix_of_scores
@@ -253,7 +254,7 @@ def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, optio
         source_dtypes = SourceDtypes(x.dtypes, columns.dtypes, precision=options.precision)
         chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, source_dtypes)
         common: dict[str, Any] = {"block_size": options.block_size, "bound": bound}
-        return ScoreMatrix(chosen, rows, others, pairing, **common).statistics().row
+        return statistics(ScoreMatrix(chosen, rows, others, pairing, **common)).row
 
 
 def contrast_scores(

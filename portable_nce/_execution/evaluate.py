@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
 from .._core.equality import is_fixed
 from .._core.namespace import cast, common_namespace, is_array, is_number, lift_to_tape, namespace_of
 from .._core.notes import Counted, note
-from .._core.numerics import softplus, upcast, zeros
+from .._core.numerics import upcast, zeros
 from .._core.protocol import Array
 from .._core.reduction import Reduction, average
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise, RowStatistics, Weighted
 from ..objectives.hard import HardNegatives
-from ..objectives.relic import DIVERGENCES, Relic, divergence
+from ..objectives.relic import DIVERGENCES, Relic, log_probabilities
 from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
+from .choice import (
+    Prepared,
+    Wanted,
+    as_arrays,
+    by_both_sides,
+    by_products,
+    in_one_pass,
+    is_one_block,
+    is_symmetric,
+    one_sided_over,
+    row_losses,
+    statistics,
+)
 from .families import FamilySpec, SoftmaxSpec
 from .forms import form_of
 from .inputs import Arrays, Inputs
-from .matrix import Prepared, ScoreMatrix, as_arrays, in_one_pass, is_symmetric
+from .matrix import ScoreMatrix
 from .mining import Mined, is_of_one
 from .pair_terms import PairsSpec
 from .reweighted import ReweightedSpec
@@ -41,7 +54,7 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
     note(objective, matrix.pairing)
     _check_scores_constant(matrix)
     coupled = isinstance(objective, Objective) and couples_rows(
-        objective, matrix.rows[0], in_one_block=lambda: matrix.shards is None and matrix.is_one_block()
+        objective, matrix.rows[0], in_one_block=lambda: matrix.shards is None and is_one_block(matrix)
     )
     if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":
         both = _by_shared_tiles(objective, matrix, reduction, symmetric=True)
@@ -78,39 +91,29 @@ def _check_scores_constant(matrix: ScoreMatrix) -> None:
 
 def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coupled: bool) -> Array:
     if not isinstance(objective, Objective):
-        return _evaluate_other(objective, matrix, reduction)
-    smoothing = _smoothing(objective, matrix)
-    if smoothing:
-        return _smoothed(smoothing, matrix, reduction)
-    if isinstance(objective, Weighted) and _positives_are_known(objective, matrix):
-        return _weighted(objective, matrix, reduction)
-    if coupled:
+        return _OTHERS[type(objective)](objective, matrix, reduction)
+    inner, one_sided, parameters = _with_parameters(objective, matrix)
+    if coupled and inner is objective:
         return reduction.of_values(*_coupled(objective, matrix))
-    both = None if reduction.kind == "none" else _by_shared_tiles(objective, matrix, reduction, symmetric=False)
-    return _evaluated(SoftmaxSpec(objective), matrix, (), reduction) if both is None else both
-
-
-def _evaluate_other(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    """Objectives that need more than row statistics: pairwise, hard negatives, triplet, RELIC."""
-    if isinstance(objective, Pairwise):
-        return _pairwise(objective, matrix, reduction)
-    if isinstance(objective, HardNegatives):
-        return _hard(objective, matrix, reduction)
-    if isinstance(objective, Triplet):
-        return _triplets(objective, matrix, reduction)
-    return reduction.of_values(*_relic(objective, matrix))
+    if not parameters and reduction.kind != "none":
+        both = _by_shared_tiles(objective, matrix, reduction, symmetric=False)
+        if both is not None:
+            return both
+    return _evaluated(SoftmaxSpec(inner), one_sided, parameters, reduction)
 
 
 def _evaluated(family: FamilySpec, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
     """Reduced row losses; in one pass, unless the row losses are returned."""
-    family = family._replace(parameters=len(parameters))
     if reduction.kind == "none":
-        values, number = matrix.dense_if_small().row_losses(family, parameters)
+        values, number = row_losses(matrix.dense_if_small(), family, parameters)
         return reduction.of_values(values, number > 0)
+    return summed(one_sided_over(matrix, _wanted(family, parameters, reduction)), reduction)
+
+
+def _wanted(family: FamilySpec, parameters: Arrays, reduction: Reduction) -> Wanted:
+    """The sum of the row losses that a reduction needs, or their mean."""
     weights = reduction.multipliers
-    by_row = parameters if weights is None else (*parameters, weights)
-    family = family._replace(weighted=weights is not None)
-    return summed(matrix.prepared(family, by_row, mean=reduction.is_plain_mean), reduction)
+    return Wanted(family, parameters, () if weights is None else (weights,), mean=reduction.is_plain_mean)
 
 
 def summed(prepared: Prepared, reduction: Reduction) -> Array:
@@ -166,7 +169,7 @@ def _is_learned(objective: Objective, like: Array) -> bool:
 
 def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """Row losses, each a function of the statistics of all rows, and the rows that count."""
-    row = matrix.statistics().row
+    row = statistics(matrix).row
     known = isinstance(objective, Weighted) and objective.known
     if matrix.shard is None or matrix.shards is None or known:
         return objective.values(row), objective.counted(row)
@@ -207,62 +210,45 @@ def _by_shared_tiles(
     objective: Objective, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool
 ) -> Array | None:
     """Loss by a two-sided sweep; None if rows and columns cannot share tiles."""
-    weights = reduction.multipliers
-    by_row = () if weights is None else (weights,)
-    family = SoftmaxSpec(objective, weighted=weights is not None)
-    prepared = matrix.two_sided(family, by_row, symmetric=symmetric, mean=reduction.is_plain_mean)
+    prepared = by_both_sides(matrix, _wanted(SoftmaxSpec(objective), (), reduction), symmetric=symmetric)
     return None if prepared is None else summed(prepared, reduction)
 
 
-def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
-    """Whether each row has one positive, whose score can be computed before the sweep."""
-    pairing = matrix.pairing
-    return (
-        isinstance(pairing.positives, (OnDiagonals, AheadOfQueue))
-        and pairing.one_per_row
-        and not pairing.has_flags
-        and matrix.by_products(SoftmaxSpec(objective.inner), (), {}) is not None
-    )
+def _with_parameters(objective: Objective, matrix: ScoreMatrix) -> tuple[Objective, ScoreMatrix, Arrays]:
+    """An equal objective and matrix, with a parameter of each row that is known before the sweep, if there is one.
 
-
-def _smoothing(objective: Objective, matrix: ScoreMatrix) -> float:
-    """Label smoothing ε of the pairing, or 0 if `_smoothed` does not apply."""
-    rule = matrix.pairing.rule
-    if not isinstance(rule, SmoothedRule) or objective is not info_nce() or matrix.shape[0] > matrix.shape[1]:
-        return 0.0
-    plain = matrix._replace(pairing=diagonal())
-    if not matrix.similarity.inner_product:
-        return 0.0
-    return rule.smoothing if plain.by_products(SoftmaxSpec(SMOOTHED), (), {}) is not None else 0.0
-
-
-def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    """Cross-entropy with smoothed labels, for inner products: ``mean_j g_ij = x_i·mean_j y_j`` needs no matrix.
-
-    With targets ``t = (1 - ε) [i = j] + ε / K`` it is the InfoNCE loss plus ``ε (g_ii - mean_j g_ij)``.
+    A weight of each row is a function of the scores of the positives. Smoothed labels ``t = (1 - ε) [i = j] + ε / K``
+    add ``ε (g_ii - mean_j g_ij)`` to InfoNCE, and for inner products ``mean_j g_ij = x_i·mean_j y_j`` needs no matrix.
     """
-    matrix = matrix.with_operands()
-    rows, columns = matrix.rows[0], matrix.columns[0]
+    pairing, inner, plain = matrix.pairing, objective, matrix
+    if isinstance(objective, Weighted):
+        inner, known = objective.inner, isinstance(pairing.positives, (OnDiagonals, AheadOfQueue))
+        known = known and pairing.one_per_row and not pairing.has_flags
+    elif isinstance(pairing.rule, SmoothedRule) and objective is info_nce():
+        inner, plain = SMOOTHED, matrix._replace(pairing=diagonal())
+        known = matrix.similarity.inner_product and matrix.shape[0] <= matrix.shape[1]
+    else:
+        return objective, matrix, ()
+    if not known or by_products(plain, Wanted(SoftmaxSpec(inner))) is None:
+        return objective, matrix, ()
+    plain = plain.with_operands()
+    rows, columns = plain.rows[0], plain.columns[0]
     xp = namespace_of(rows, columns)
-    difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
-    added = smoothing * xp.sum(rows * difference, axis=1)
-    return _evaluated(SoftmaxSpec(SMOOTHED), matrix._replace(pairing=diagonal()), (added,), reduction)
-
-
-def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    """Loss by an objective whose parameter of each row is a function of all positive scores."""
-    matrix = matrix.with_operands()
-    rows, columns = matrix.rows[0], matrix.columns[0]
-    xp, form = namespace_of(rows, columns), form_of(matrix.similarity.scores)
-    diagonals = diagonals_of(matrix.pairing.positives, rows.shape[0], matrix.n_own_columns)
-    (positives,) = matrix.partners or partners(xp, diagonals, Inputs((rows,), (columns,)))
-    if matrix.similarity.inner_product:  # a sum has the same digits if it is recorded
+    if isinstance(pairing.rule, SmoothedRule):
+        difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
+        return inner, plain, (pairing.rule.smoothing * xp.sum(rows * difference, axis=1),)
+    assert isinstance(objective, Weighted)  # noqa: S101  (the other case above)
+    form, diagonals = (
+        form_of(plain.similarity.scores),
+        diagonals_of(pairing.positives, rows.shape[0], plain.n_own_columns),
+    )
+    (positives,) = plain.partners or partners(xp, diagonals, Inputs((rows,), (columns,)))
+    if plain.similarity.inner_product:  # a sum has the same digits if it is recorded
         scores = xp.sum(rows * positives, axis=1)
     else:
-        scores = form.of_partner(form.rows(matrix.rows), positives)
-    scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)
-    parameter = objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]]
-    return _evaluated(SoftmaxSpec(objective.inner), matrix, (parameter,), reduction)
+        scores = form.of_partner(form.rows(plain.rows), positives)
+    scores = scores if plain.shards is None or objective.known else plain.shards.gather(scores)
+    return inner, plain, (objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]],)
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs
@@ -293,10 +279,8 @@ def _balanced(family: PairsSpec, matrix: ScoreMatrix, parameters: Arrays, reduct
     if matrix.shards is not None or matrix.shard is not None or reduction.shards is not None:
         return None
     weights = reduction.weights
-    by_row = parameters if weights is None else (*parameters, weights)
-    family = family._replace(parameters=len(parameters), weighted=weights is not None)
-    prepared = matrix.prepared(family, by_row)
-    if reduction.factors is not None or not matrix.is_one_block_of(prepared):
+    prepared = one_sided_over(matrix, Wanted(family, parameters, () if weights is None else (weights,)))
+    if reduction.factors is not None or not is_one_block(matrix, prepared.spec.sizes):
         return None
     value, number = in_one_pass(prepared)
     note(Counted(number))
@@ -376,71 +360,41 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix, reduction: Reduction) -> 
 # --------------------------------------------------------------------------------------------------------------- RELIC
 
 
-def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
-    """Row losses, and the rows that count."""
+def _relic(objective: Relic, matrix: ScoreMatrix, reduction: Reduction) -> Array:
+    """InfoNCE and the divergence of the distributions of row i and column i, whose scores must round alike."""
     matrix = matrix.with_operands().dense_if_small()
-    other = matrix.transposed_scores()
     alpha = _per_row(matrix, alpha=objective.alpha)
-    first, second = (_OneSide(x, x.statistics(same_scores=True)) for x in (matrix, other))
-    values, counted = _relic_one_sided(objective, alpha, first, second)
+    first, second = ((x, statistics(x, same_scores=True)) for x in (matrix, matrix.transposed_scores()))
+    values, counted = _relic_of(objective, alpha, first, second)
     if objective.symmetric:
-        values = average(values, _relic_one_sided(objective, alpha, second, first)[0])
-    return values, counted
+        values = average(values, _relic_of(objective, alpha, second, first)[0])
+    return reduction.of_values(values, counted)
 
 
-class _OneSide(NamedTuple):
-    """A distribution of each row, with the statistics of its scores; RELIC compares two."""
-
-    matrix: ScoreMatrix
-    statistics: Statistics
-
-    def constant(self) -> _OneSide:
-        """Constant copy."""
-        row, top, rest = self.statistics
-        row = RowStatistics._make((*map(stop_gradient, row.numbers), *row.flags))
-        return _OneSide(self.matrix.constant(), Statistics(row, stop_gradient(top), stop_gradient(rest)))
+_Side = tuple[ScoreMatrix, Statistics]
+"""A distribution of each row: its scores, and their statistics."""
 
 
-def _relic_one_sided(objective: Relic, alpha: Array, anchor: _OneSide, other: _OneSide) -> tuple[Array, Array]:
-    first, second = (anchor, other) if objective.direction == "a_to_b" else (other, anchor)
-    first = first.constant() if objective.constant == "first" else first
-    second = second.constant() if objective.constant == "second" else second
-    include_positive = objective.include_positive
-    p, q = (_log_probabilities(one.statistics, include_positive=include_positive) for one in (first, second))
-    finite = all(one.matrix.finite or one.matrix.bound < math.inf for one in (first, second))
-    term = DIVERGENCES[finite]
-    family = PairsSpec((None, term), parameters=4, counts=(False, True))
-    kl, _ = first.matrix.row_losses(family, tuple([-x for x in (*p[1:3], *q[1:3])]), other=second.matrix)
-    row = anchor.statistics.row
-    base, kl, alpha, log_p, log_q = lift_to_tape((objective.base.values(row), kl, alpha, p[0], q[0]))[0]
-    xp = namespace_of(base)
-    kl = divergence(xp, log_p, log_q) + kl if include_positive else kl
-    # A score of +inf makes all other q 0: the divergence is infinite unless p is equal. With alpha = 0 it is ignored.
-    infinite = xp.logical_and(q[3], kl > math.sqrt(_log_of_zero(xp, kl)))
-    kl = xp.where(xp.logical_and(infinite, alpha != 0), math.inf, kl)
-    return base + alpha * kl, row.has_positive
+def _relic_of(objective: Relic, alpha: Array, anchor: _Side, other: _Side) -> tuple[Array, Array]:
+    """Row losses, and the rows that count."""
+    sides = [anchor, other] if objective.direction == "a_to_b" else [other, anchor]
+    for k, name in enumerate(("first", "second")):
+        if objective.constant == name:
+            sides[k] = sides[k][0].constant(), sides[k][1].constant()
+    (first, p), (second, q) = sides
+    finite = all(matrix.finite or matrix.bound < math.inf for matrix, _ in sides)
+    of_p, of_q = (log_probabilities(*x, include_positive=objective.include_positive) for x in (p, q))
+    family = PairsSpec((None, DIVERGENCES[finite]), counts=(False, True))
+    kl, _ = row_losses(first, family, tuple([-x for x in (*of_p[1:3], *of_q[1:3])]), other=second)
+    row = anchor[1].row
+    arrays = (objective.base.values(row), kl, alpha, of_p[0], of_q[0], of_q[3])
+    return objective.combined(*lift_to_tape(arrays)[0]), row.has_positive
 
 
-def _log_of_zero(xp: Any, like: Array) -> float:
-    """Finite stand-in for ``-log 0``: two of them have the difference 0, and the square is finite."""
-    return math.sqrt(float(xp.finfo(like.dtype).max))
-
-
-def _log_probabilities(statistics: Statistics, *, include_positive: bool) -> tuple[Array, Array, Array, Array]:
-    """Log-probability of each row's positive, and two terms to subtract from a negative's score g for its own.
-
-    With the log-odds u, log p of the positive is -softplus(u), which does not cancel; that of a negative is
-    ``g - lse(negatives) - softplus(-u)``. The last array marks rows with a score of +inf, which has probability 1.
-    """
-    row, top, rest = statistics
-    xp = namespace_of(row.log_odds)
-    both = xp.logical_and(row.has_positive, row.has_negative)
-    zero = xp.zeros_like(row.log_odds)
-    finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-    log_p = xp.where(both, softplus(xp, row.log_odds), zero)
-    rest = xp.where(top == math.inf, math.inf, rest)
-    if include_positive:
-        rest = rest + xp.where(row.has_positive, softplus(xp, -row.log_odds), zero)
-    certain = rest == math.inf
-    log_p, rest = (xp.where(x == math.inf, _log_of_zero(xp, x), x) for x in (log_p, rest))
-    return -log_p, finite, rest, certain
+_OTHERS: dict[type, Callable[[Any, ScoreMatrix, Reduction], Array]] = {
+    Pairwise: _pairwise,
+    HardNegatives: _hard,
+    Triplet: _triplets,
+    Relic: _relic,
+}
+"""Evaluation of the objectives that need more than row statistics."""

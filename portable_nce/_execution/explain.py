@@ -13,9 +13,10 @@ from .._core.pair_functions import PairFunction
 from .._core.ranks import Traffic
 from .._core.registry import adapter_of
 from ..pairings import Pairing, takes_products
+from .choice import Passes
 from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
-from .matrix import Held, Passes
+from .matrix import Held
 from .search import Searched, block_of
 from .sets import PairRule
 from .sources import flags_of

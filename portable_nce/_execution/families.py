@@ -19,7 +19,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Members
-from .inputs import Arrays
+from .inputs import Arrays, Inputs, only
 from .pair_terms import PairsSpec, PairTerms
 from .reweighted import Reweighted, ReweightedSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
@@ -69,28 +69,15 @@ def divisor_of(spec: FamilySpec, n_rows: int, n_negatives: int) -> int | None:
 
 
 class SoftmaxSpec(NamedTuple):
-    """A softmax objective. `by_row` holds its `parameters` arrays, then the row weights if `weighted`.
+    """A softmax objective.
 
     With `statistics`, the values are an array (n, 7) of row statistics: log-odds, spread, lse of the negatives minus
-    its shift, lse of the positives, the shift, and flags for rows that have negatives and positives. The arrays
-    `by_row` are then the cotangents of the first four.
-
-    With `sharpened`, the first array `by_row` is a factor c of the negatives' scores, in value alone: negatives count
-    ``e^((c - 1) g)`` times as much, with g constant.
+    its shift, lse of the positives, the shift, and flags for rows that have negatives and positives. The parameters are
+    then the cotangents of the first four.
     """
 
     objective: Objective
-    parameters: int = 0
-    weighted: bool = False
     statistics: bool = False
-    sharpened: bool = False
-
-
-def split_sharpness(spec: FamilySpec, by_row: Arrays) -> tuple[Array | None, Arrays]:
-    """The factor of the negatives' scores, or None, and the other arrays of the rows."""
-    if isinstance(spec, SoftmaxSpec) and spec.sharpened:
-        return by_row[0], by_row[1:]
-    return None, by_row
 
 
 def sharpened(scores: Array, sharpness: Array | None) -> Array:
@@ -113,9 +100,9 @@ class Softmax(Family):
         # Whether finite log-odds are enough for the objective.
         self.may_use_odds = facts.complete and spec.objective.of_odds is not None and not spec.statistics
 
-    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
+    def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[ExpSum, Array]:
         """Exponentials of a tile of negatives, and their sums."""
-        del by_row
+        del block
         (given,) = scores
         if not self.facts.given:
             return self.accumulate(exclude(given, -math.inf))
@@ -149,13 +136,13 @@ class Softmax(Family):
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
         return exp_in_place(scores, bounded=False)
 
-    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[ExpSum, Array, PositiveSums]:
+    def add_masked(self, scores: Arrays, members: Members, block: Inputs) -> tuple[ExpSum, Array, PositiveSums]:
         """Sums and exponentials of the negatives of a masked tile, and its positives.
 
         The sharpness multiplies the negatives' scores; a weight w adds log w to them.
         """
         xp, single = self.xp, self.facts.single
-        sharpness, _ = split_sharpness(self.spec, by_row)
+        sharpness = only(block.sharpness)
         positives, negatives, weights, negative_weights = members.exclusive()
         if self.unshifted and negative_weights is None and sharpness is None:
             all_finite = self.facts.finite or not self.facts.given  # products of a known bound are finite
@@ -171,10 +158,10 @@ class Softmax(Family):
         sums, terms = exponentials(xp, of_negatives, negatives)
         return sums, terms, from_mask(xp, scores[0], positives, single=single, weights=weights)
 
-    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | PositiveSums:
+    def partner_positives(self, scores: Array, block: Inputs) -> Array | PositiveSums:
         """The positives; their plain scores if the log-odds alone decide the loss."""
-        may_use_odds = self.may_use_odds and present is None and len(scores.shape) == 1
-        return scores if may_use_odds else super().partner_positives(scores, present, by_row)
+        may_use_odds = self.may_use_odds and len(block.present) == 0 and len(scores.shape) == 1
+        return scores if may_use_odds else super().partner_positives(scores, block)
 
     def merge(self, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:
         shifted = [part.top is not None for part in parts]
@@ -183,18 +170,17 @@ class Softmax(Family):
             parts = [part if part.top is not None else ExpSum(zero, part.total) for part in parts]
         return merge(self.xp, parts)
 
-    def finish(self, total: ExpSum, positive: Array | PositiveSums, by_row: Arrays, *, need_grad: bool) -> RowLosses:
-        xp, spec = self.xp, self.spec
+    def finish(self, total: ExpSum, positive: Array | PositiveSums, block: Inputs, *, need_grad: bool) -> RowLosses:
+        xp, spec, parameters, weights = self.xp, self.spec, block.parameters, only(block.weights)
         if self._uses_odds(total, positive):
-            return self._finish_from_odds(total, positive, by_row[0] if spec.weighted else None, need_grad=need_grad)
+            return self._finish_from_odds(total, positive, weights, need_grad=need_grad)
         if not isinstance(positive, PositiveSums):
             positive = one_per_row(xp, positive, None)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
         if spec.statistics:
-            return self._finish_statistics(sums, row, by_row, need_grad=need_grad)
+            return self._finish_statistics(sums, row, parameters, need_grad=need_grad)
         objective = spec.objective
-        parameters, weights = by_row[: spec.parameters], by_row[spec.parameters] if spec.weighted else None
         counted = objective.counted(row)
         if objective.separate and positive.weight_sum is not None:
             return self._finish_separate(sums, counted, weights, need_grad=need_grad)
@@ -288,7 +274,7 @@ class Softmax(Family):
         coefficient = slope_odds / xp.where(empty, xp.ones_like(weight_sum), sums.negative.total)
         return RowLosses(values, counts, coefficient, -to_each, self.to_weights(weight_slopes))
 
-    def _finish_statistics(self, sums: RowSums, row: RowStatistics, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+    def _finish_statistics(self, sums: RowSums, row: RowStatistics, slopes: Arrays, *, need_grad: bool) -> RowLosses:
         xp = self.xp
         top = xp.zeros_like(row.log_odds) if sums.negative.top is None else sums.negative.top
         top = xp.where(row.has_negative, stop_gradient(top), xp.zeros_like(top))
@@ -296,8 +282,8 @@ class Softmax(Family):
         values = Statistics(row, top, rest).stacked()
         if not need_grad:
             return RowLosses(values, row.log_odds)
-        coefficient, to_positive = score_cotangents(xp, sums, row, by_row)
-        return RowLosses(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in by_row))
+        coefficient, to_positive = score_cotangents(xp, sums, row, slopes)
+        return RowLosses(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in slopes))
 
 
 FamilySpec = SoftmaxSpec | PairsSpec | ReweightedSpec | TripletSpec

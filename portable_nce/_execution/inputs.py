@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .._core.protocol import Array
@@ -13,7 +13,7 @@ Counts = Sequence[tuple[int, int]]
 
 
 class Inputs(NamedTuple):
-    """Arrays of a sweep by role. The groups up to `by_row` have gradients; the others are constants.
+    """Arrays of a sweep by role. The groups up to `weights` have gradients; the others are constants.
 
     Attributes
     ----------
@@ -24,8 +24,11 @@ class Inputs(NamedTuple):
         The positive of each row, (N, D), separate from a queue; within a sweep, also taken from the columns.
     scale : tuple of array
         Factor of the rows, if embeddings are given and it is an array: one entry, or (N, 1).
-    by_row : tuple of array
-        Numbers of each row, (N,), or one for all rows: sharpness, parameters, weights, in this order.
+    parameters, weights : tuple of array
+        Numbers of each row, (N,), or one for all rows: the parameters of the objective, and the weight in the sum.
+    sharpness : tuple of array
+        Factor c of the scores of a row's negatives, in value alone: they count ``e^((c - 1) g)`` times as much, with g
+        constant.
     targets : tuple of array
         Column of the positive of each row.
     present : tuple of array
@@ -44,7 +47,9 @@ class Inputs(NamedTuple):
     columns: Arrays = ()
     partners: Arrays = ()
     scale: Arrays = ()
-    by_row: Arrays = ()
+    parameters: Arrays = ()
+    weights: Arrays = ()
+    sharpness: Arrays = ()
     targets: Arrays = ()
     present: Arrays = ()
     added: Arrays = ()
@@ -71,6 +76,11 @@ class Inputs(NamedTuple):
         columns, column_constants = _separated(self.columns, of_columns)
         constants = {"row_constants": row_constants, "column_constants": column_constants}
         return self._replace(rows=rows, columns=columns, **constants)
+
+    def with_numbers(self, function: Callable[[Arrays], Arrays]) -> Inputs:
+        """Inputs with a function of each group of numbers of rows."""
+        numbers = {"parameters": function(self.parameters), "weights": function(self.weights)}
+        return self._replace(**numbers, sharpness=function(self.sharpness))
 
     def with_constants(self) -> Inputs:
         """Inputs with the constant operands after the others."""
@@ -100,9 +110,14 @@ class Inputs(NamedTuple):
         return Inputs(*groups)
 
 
+def only(group: Arrays) -> Array | None:
+    """The array of a group that has at most one."""
+    return group[0] if group else None
+
+
 def number_of_varying(group_sizes: tuple[int, ...]) -> int:
     """Number of arrays in the groups that have gradients."""
-    return sum(group_sizes[: Inputs._fields.index("by_row") + 1])
+    return sum(group_sizes[: Inputs._fields.index("weights") + 1])
 
 
 def _separated(operands: Arrays, counts: Counts) -> tuple[Arrays, Arrays]:

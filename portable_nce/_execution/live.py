@@ -241,7 +241,7 @@ def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     rule, inputs = matrix.pair_rule()
     first, *columns = (stop_gradient(x[:, :1]) for x in (*inputs.rows[:1], *inputs.columns))
     inputs = inputs._replace(
-        rows=(first,), columns=tuple(columns), by_row=() if counted is None else (counted,), partners=(), scale=()
+        rows=(first,), columns=tuple(columns), weights=() if counted is None else (counted,), partners=(), scale=()
     )
     # With a mask, arrays of the size of the matrix exist already.
     mode = adapter_of(first).mode
@@ -270,7 +270,7 @@ def _find_live(spec: _LiveSpec, *arrays: Array) -> Arrays:
         block = Inputs.of(by_block.group_sizes, arrays)
         whole = (block.rows[0].shape[-2], n_columns)
         members = [xp.broadcast_to(x, whole) for x in sets.of(0, start, block)[:2]]
-        used = _used(xp, members, spec.needs, *block.by_row)
+        used = _used(xp, members, spec.needs, *block.weights)
         return (xp.logical_or(carry[0], xp.any(used, axis=0)),), (xp.any(used, axis=1),)
 
     nothing = xp.zeros((n_columns,), dtype=xp.bool, device=device_of(first))

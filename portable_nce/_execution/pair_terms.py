@@ -11,12 +11,12 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Term
 from ..pairings import Members
-from .inputs import Arrays
+from .inputs import Arrays, Inputs, only
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 
 
 class PairsSpec(NamedTuple):
-    """Terms of positives and negatives, the divisor of a mean, and the numbers of parameters and weights per row.
+    """Terms of positives and negatives, and the divisor of a mean.
 
     `counts`: whether positives, and whether negatives, count as pairs. `graded`: whether weights of positives are the
     degrees to which they are positive. `balance`: the sum of the losses is the mean over positives plus the mean over
@@ -25,8 +25,6 @@ class PairsSpec(NamedTuple):
 
     terms: tuple[Term | None, Term | None]
     divide_by: str = "rows"
-    parameters: int = 0
-    weighted: bool = False
     counts: tuple[bool, bool] = (True, True)
     graded: bool = False
     balance: bool = False
@@ -62,7 +60,7 @@ class PairTerms(Family):
         self.need_grad = need_grad
         self.n_pairs = int(spec.counts[0]) + (facts.n_negatives if spec.counts[1] else 0)  # of each row, if complete
 
-    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Arrays]:
+    def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[PairSum, Arrays]:
         """Sums over a tile of negatives, and the slopes of its terms by the scores of each matrix."""
         term = self.spec.terms[1]
         assert term is not None  # noqa: S101  (without, no tile is computed)
@@ -70,14 +68,14 @@ class PairTerms(Family):
             scores = tuple([exclude(x, 0.0) for x in scores])
         elif self.facts.given and term.fused is None:
             scores = tuple([x + 0.0 for x in scores])  # a user's function may return them, and results are overwritten
-        summed: tuple[PairSum, Arrays] = self._summed(term, scores, by_row, lambda x: exclude(x, 0.0))
+        summed: tuple[PairSum, Arrays] = self._summed(term, scores, block, lambda x: exclude(x, 0.0))
         return summed
 
     def _summed(
         self,
         term: Term,
         scores: Arrays,
-        by_row: Arrays,
+        block: Inputs,
         clear: Callable[[Array], Array],
         entry_weights: Array | None = None,
     ) -> Any:
@@ -86,7 +84,7 @@ class PairTerms(Family):
         `entry_weights`: weights of the entries in the number of nonzero terms.
         """
         xp = self.xp
-        value, slopes = self._term(term, scores, tuple(x[:, None] for x in by_row[: self.spec.parameters]))
+        value, slopes = self._term(term, scores, tuple(x[:, None] for x in block.parameters))
 
         def cleared(x: Array | None) -> tuple[Array | None, Array]:
             if x is None:
@@ -116,7 +114,7 @@ class PairTerms(Family):
         value, *whole_slopes = _once_each(whole, (value, *slopes))
         return value, tuple(whole_slopes) if self.need_grad else ()
 
-    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[Any, Any, None]:
+    def add_masked(self, scores: Arrays, members: Members, block: Inputs) -> tuple[Any, Any, None]:
         """Sums over the pairs of a masked tile, and the slopes of its terms. Scores of -inf are left out."""
         xp, first = self.xp, scores[0]
         members = members.graded(first.dtype) if self.spec.graded else members.exclusive()
@@ -133,7 +131,7 @@ class PairTerms(Family):
             number = adapter_of(entry_weights).sum_along(entry_weights, 1)
             zero = xp.zeros_like(number)
             if term is None:
-                part = self._no_term(zero, by_row)
+                part = self._no_term(zero, block)
             else:
                 # A user's function may return its argument.
                 kept = xp.where if term.fused is None else adapter_of(first).where_in_place
@@ -142,7 +140,7 @@ class PairTerms(Family):
                     x = kept(taken, x, 0.0)  # 0 times an infinite term would be NaN
                     return x if by is None else x * xp.where(taken, by, 0.0)
 
-                part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else entry_weights)
+                part, residual = self._summed(term, inputs, block, clear, None if weights is None else entry_weights)
                 residuals.append(residual)
             sums.append(part._replace(n_pairs=number if count else zero))
         if self.spec.balance:
@@ -154,14 +152,13 @@ class PairTerms(Family):
             added = tuple(xp.zeros_like(score) for score in scores)
         return self.merge(sums)[0], added, None
 
-    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
+    def partner_positives(self, scores: Array, block: Inputs) -> tuple[PairSum, Array]:
         """Terms of rows with one positive each, and their slopes."""
-        del present
         xp, term = self.xp, self.spec.terms[0]
         if term is None:
             zero = xp.zeros_like(scores)
-            return self._no_term(zero, by_row)._replace(n_pairs=self._counted(zero, self.n_pairs)), zero
-        value, slopes = self._term(term, (scores,), by_row[: self.spec.parameters])
+            return self._no_term(zero, block)._replace(n_pairs=self._counted(zero, self.n_pairs)), zero
+        value, slopes = self._term(term, (scores,), block.parameters)
         active = xp.astype(value != 0, value.dtype) if self.spec.divide_by == "active" else None
         slope, *to_parameters = slopes if self.need_grad else (None,)
         to_parameters = [xp.zeros_like(value) if x is None else x for x in to_parameters]
@@ -171,8 +168,8 @@ class PairTerms(Family):
         """Number of pairs of each row, or None if all rows are known to have `n_pairs`."""
         return None if self.facts.complete else self.xp.full_like(like, number)
 
-    def _no_term(self, zero: Array, by_row: Arrays) -> PairSum:
-        slopes = tuple(zero for _ in by_row[: self.spec.parameters]) if self.need_grad else ()
+    def _no_term(self, zero: Array, block: Inputs) -> PairSum:
+        slopes = tuple(zero for _ in block.parameters) if self.need_grad else ()
         return PairSum(zero, self._counted(zero, 0), zero if self.spec.divide_by == "active" else None, slopes)
 
     def merge(self, parts: list[Any]) -> tuple[Any, list[None]]:
@@ -187,17 +184,16 @@ class PairTerms(Family):
             total = PairSum(total.value + part.value, pairs, active, extra)
         return total, [None] * len(parts)
 
-    def finish(self, total: Any, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
-        xp, spec = self.xp, self.spec
+    def finish(self, total: Any, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
+        xp, spec, weights = self.xp, self.spec, only(block.weights)
         if spec.balance:
-            return self._finish_balanced(total, positive, by_row, need_grad=need_grad)
+            return self._finish_balanced(total, positive, weights, need_grad=need_grad)
         slope = None
         if positive is not None:
             part, slope = positive
             total = self.merge([part, total])[0]
         elif total.n_pairs is not None and self.facts.n_negatives and spec.counts[1]:  # no tile counts them
             total = total._replace(n_pairs=total.n_pairs + self.facts.n_negatives)
-        weights = by_row[spec.parameters] if spec.weighted else None
         # If all rows have pairs, all count.
         counted = None if total.n_pairs is None and self.n_pairs > 0 else self._pairs_of(total) > 0
         values, factor, weight_slopes = weigh(xp, total.value, weights, counted)
@@ -215,7 +211,7 @@ class PairTerms(Family):
         to_rows = (*to_parameters, *self.to_weights(weight_slopes))
         return RowLosses(values, counts, factor, to_positive, to_rows)
 
-    def _finish_balanced(self, total: Any, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+    def _finish_balanced(self, total: Any, positive: Any, weights: Array | None, *, need_grad: bool) -> RowLosses:
         """Losses whose sum is a mean over positives plus a mean over negatives.
 
         With the sum s and the number n of a row, its weight w, and the mean ``m = Σ w s / Σ w n``, all of the positives
@@ -224,7 +220,6 @@ class PairTerms(Family):
             loss: w s / Σ w n        to the score: w / Σ w n, times the slope        to the weight: (s - n m) / Σ w n
         """
         xp, spec, slope = self.xp, self.spec, None
-        weights = by_row[spec.parameters] if spec.weighted else None
         if positive is not None:
             part, slope = positive
             one, n_negatives = xp.ones_like(part.value), xp.full_like(part.value, self.facts.n_negatives)

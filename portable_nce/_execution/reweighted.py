@@ -11,7 +11,7 @@ from .._core.numerics import softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
-from .inputs import Arrays
+from .inputs import Arrays, Inputs, only
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .statistics import PositiveSums, RowSums, from_mask, row_statistics, score_cotangents
 
@@ -20,12 +20,10 @@ _LEAST = -80.0
 
 
 class ReweightedSpec(NamedTuple):
-    """The hard-negative objective. The first array `by_row` is the lower limit of the scores, f."""
+    """The hard-negative objective. Its parameter is the lower limit of the scores, f."""
 
     beta: float
     tau_plus: float
-    parameters: int = 1
-    weighted: bool = False
 
 
 class HardSums(NamedTuple):
@@ -46,9 +44,9 @@ class Reweighted(Family):
         self.n_negatives = facts.n_negatives if facts.complete else None
 
     def add_negatives(
-        self, scores: Arrays, exclude: Exclude, by_row: Arrays
+        self, scores: Arrays, exclude: Exclude, block: Inputs
     ) -> tuple[HardSums, tuple[Array, Array | None]]:
-        del by_row
+        del block
         negatives = exclude(scores[0], -math.inf)
         if self.facts.absent is not None:
             negatives = self.xp.where(negatives <= self.facts.absent, -math.inf, negatives)
@@ -74,9 +72,9 @@ class Reweighted(Family):
         return HardSums(top, total_of(hard, 1), total_of(soft, 1), count), (hard, soft)
 
     def add_masked(
-        self, scores: Arrays, members: Members, by_row: Arrays
+        self, scores: Arrays, members: Members, block: Inputs
     ) -> tuple[HardSums, tuple[Array, Array | None], PositiveSums]:
-        del by_row
+        del block
         members.refuse_weights(of_positives=False)
         total, (hard, soft) = self._summed(self.xp.where(members.negatives, scores[0], -math.inf), bounded=False)
         if soft is None:  # the derivative of an exponential is itself, and must not be overwritten
@@ -101,7 +99,7 @@ class Reweighted(Family):
             rescales.append(rescale)
         return HardSums(top, hard, soft, count), rescales
 
-    def finish(self, total: HardSums, positive: PositiveSums, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: HardSums, positive: PositiveSums, block: Inputs, *, need_grad: bool) -> RowLosses:
         """The losses of rows.
 
         With M negatives, ``w = log M + lse((1 + β) g) - lse(β g) - g⁺`` and ``q = τ⁺ M e^-w``, the loss is the softplus
@@ -111,7 +109,7 @@ class Reweighted(Family):
 
         The first branch has the derivative ``1 / (1 - q)`` by w; the second depends on g⁺ alone.
         """
-        xp, (beta, tau_plus) = self.xp, self.spec[:2]
+        xp, (beta, tau_plus), (floor,) = self.xp, self.spec, block.parameters
         if self.n_negatives is not None:
             total = total._replace(count=xp.zeros_like(total.count) + self.n_negatives)  # maybe symbolic
         one, zero = xp.ones_like(total.count), xp.zeros_like(total.count)
@@ -129,13 +127,12 @@ class Reweighted(Family):
         enough = xp.logical_or(false_negatives < 1.0, unknown)
         kept = xp.where(enough, -false_negatives + 1.0, one)
         first = xp.where(enough, w - self._log_rest(one) + xp.log(kept), -math.inf)
-        least = log_count + by_row[0] - row.positive
+        least = log_count + floor - row.positive
         above = xp.logical_and(enough, xp.logical_or(first >= least, unknown))
         v = xp.where(above, xp.where(above, first, zero), least)
         live = xp.logical_and(both, v != -math.inf)
         value, slope = softplus_and_sigmoid(xp, xp.where(live, v, zero))
-        weights = by_row[1] if self.spec.weighted else None
-        values, factor, weight_slopes = weigh(xp, xp.where(live, value, zero), weights, row.has_positive)
+        values, factor, weight_slopes = weigh(xp, xp.where(live, value, zero), only(block.weights), row.has_positive)
         counts = xp.astype(row.has_positive, values.dtype)
         if not need_grad:
             return RowLosses(values, counts)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
-from .inputs import Arrays
+from .inputs import Arrays, Inputs, only
 from .statistics import PositiveFactors, PositiveSums, from_mask, one_per_row
 
 Exclude = Callable[[Array, float], Array]
@@ -85,7 +85,8 @@ class Family(ABC):
     """Row sums over tiles, the losses of rows, and the cotangents of their scores.
 
     The laws of all: `merge` is associative, so that the losses do not depend on the cut into tiles; a tile without
-    negatives changes nothing. Arrays of rows have n entries, tiles have the shape (n, k).
+    negatives changes nothing. Arrays of rows have n entries, tiles have the shape (n, k). Of a `block`, a family reads
+    what belongs to its rows: parameters, weights, sharpness and flags.
 
     `counts_pairs`: weights of pairs also count the pairs.
     `unshifted`: exponentials need no shift, so that residuals and coefficients are not far below 1.
@@ -100,11 +101,11 @@ class Family(ABC):
         self.facts = facts
 
     @abstractmethod
-    def add_negatives(self, scores: Arrays, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
+    def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[Any, Any]:
         """What a tile of negatives adds to its rows, and its residual; scores that are not given may be overwritten."""
 
     @abstractmethod
-    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[Any, Any, Any]:
+    def add_masked(self, scores: Arrays, members: Members, block: Inputs) -> tuple[Any, Any, Any]:
         """What a masked tile adds to its rows, its residual, and its positives.
 
         Scores of a known bound that are not given may be overwritten: they are inner products, in a new array.
@@ -115,7 +116,7 @@ class Family(ABC):
         """The sum of the parts of a row, and for each part the factors of its residual (None: 1)."""
 
     @abstractmethod
-    def finish(self, total: Any, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: Any, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
         """The losses of rows, and the coefficients that turn residuals into cotangents of scores."""
 
     def divided(self, slope: Array) -> Array:
@@ -130,13 +131,12 @@ class Family(ABC):
         """Cotangents of the row weights, if there are any."""
         return () if slopes is None else (self.divided(slopes),)
 
-    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Any:
+    def partner_positives(self, scores: Array, block: Inputs) -> Any:
         """Positives from their scores, (n,) or (n, P)."""
-        del by_row
         if len(scores.shape) > 1:
             every = self.xp.ones_like(scores, dtype=self.xp.bool)
             return from_mask(self.xp, scores, every, single=False)._replace(members=None)
-        return one_per_row(self.xp, scores, present)
+        return one_per_row(self.xp, scores, only(block.present))
 
     def tile_cotangent(self, residual: Any, losses: RowLosses, rescale: Any) -> tuple[Array, Array]:
         """Cotangent of a tile of negatives, as a matrix and a factor of each row; the residual may be overwritten."""

@@ -13,7 +13,7 @@ from . import sets as s
 from .channels import Channel, Residual
 from .families import sharpened
 from .forms import Form, partner_scores
-from .inputs import Arrays, Inputs, by_channel
+from .inputs import Arrays, Inputs, by_channel, only
 from .specs import NeedGrad
 from .tiling import Bounds
 
@@ -33,7 +33,7 @@ class Source:
     n_differentiated: tuple[int, int]
     turned = False
 
-    def block_operands(self, block: Inputs, sharpness: Array | None) -> Any:
+    def block_operands(self, block: Inputs) -> Any:
         """The rows of a block, as the other methods take them."""
         raise NotImplementedError
 
@@ -97,10 +97,10 @@ class Products(Source):
         apart = form.n_rows > 1  # added after the function of the products
         return tiles, [p.with_added(tile, extra, apart=apart) for tile, extra in zip(tiles, added, strict=True)]
 
-    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
+    def block_operands(self, block: Inputs) -> tuple[p.Operand, p.Operand, Array | None]:
         """The rows of a block, the rows multiplied by the sharpness, and the sharpness if it is not in them."""
         rows = self.form.rows(block.rows)
-        scaled, rest = p.sharpened_rows(rows, self.tiles[0], sharpness)
+        scaled, rest = p.sharpened_rows(rows, self.tiles[0], only(block.sharpness))
         return rows, p.with_ones(scaled) if self.has_added else scaled, rest
 
     def positive_scores(self, block: Inputs, start: Array | int) -> Array | None:
@@ -157,9 +157,9 @@ class GivenScores(Source):
         scores, tile = block.rows[0], s.TilePosition(start, 0, self.n_columns, self.n_columns)
         return s.partner_entries(namespace_of(scores), scores, s.places_of(block) if block.targets else None, tile)
 
-    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[Arrays, Array | None]:
+    def block_operands(self, block: Inputs) -> tuple[Arrays, Array | None]:
         """The scores of a block, and the sharpness of its negatives."""
-        return block.rows, sharpness
+        return block.rows, only(block.sharpness)
 
     def negative_scores(self, rows: tuple[Arrays, Array | None], k: int) -> tuple[Arrays, None]:
         """The scores themselves, which are not to be overwritten, or with sharpness."""
@@ -195,8 +195,8 @@ class Channels(Source):
     def positive_scores(self, block: Inputs, start: Array | int) -> None:
         """None: the positives are entries of the tile."""
 
-    def block_operands(self, block: Inputs, sharpness: Array | None) -> list[Arrays]:
-        del sharpness  # a family of masked tiles applies it
+    def block_operands(self, block: Inputs) -> list[Arrays]:
+        """The operands of each channel, without sharpness: a family of masked tiles applies it."""
         return by_channel(block.rows, self.counts)
 
     def scores(self, rows: list[Arrays], k: int) -> tuple[Arrays, tuple[Residual, ...]]:

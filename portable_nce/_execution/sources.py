@@ -137,9 +137,11 @@ def _sides(spec: SweepSpec, inputs: Inputs) -> list[_Side]:
 def _operands(spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
     """The operands, and one number per row. Only the sweep holds them, so their memory is free in the pullback."""
     xp, n_rows = namespace_of(*inputs.rows), inputs.rows[0].shape[-2]
-    if inputs.by_row:
-        spread = [xp.broadcast_to(x, (n_rows,)) if len(x.shape) == 0 else x for x in inputs.by_row]
-        inputs = inputs._replace(by_row=tuple(spread))
+
+    def of_each_row(group: Arrays) -> Arrays:
+        return tuple([xp.broadcast_to(x, (n_rows,)) if len(x.shape) == 0 else x for x in group])
+
+    inputs = inputs.with_numbers(of_each_row)
     if not spec.embedded:
         return inputs.with_constants()
     row, *others = sides
@@ -153,8 +155,9 @@ def _input_gradients(
     spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side], gradients: Gradients, flags: _Flags
 ) -> list[Array | None]:
     """Gradients of the inputs, from the gradients of the operands and of the numbers per row."""
-    rows, columns, partners, by_row = gradients
-    totals = [_total(g) if len(x.shape) == 0 else g for g, x in zip(by_row, inputs.by_row, strict=True)]
+    rows, columns, partners, numbers = gradients
+    of_numbers = (*inputs.parameters, *inputs.weights)
+    totals = [_total(g) if len(x.shape) == 0 else g for g, x in zip(numbers, of_numbers, strict=True)]
     if not spec.embedded:
         return [*rows, *columns, *partners, *totals]
     (to_rows,), (row, *others) = rows, sides

@@ -40,12 +40,12 @@ class NeedGrad(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of a sum of losses, by groups of `Inputs`; None if not needed."""
+    """Gradients of a sum of losses, by groups of `Inputs`; None if not needed. `numbers`: parameters, then weights."""
 
     rows: Sequence[Array | None] = ()
     columns: Sequence[Array | None] = ()
     partners: Sequence[Array | None] = ()
-    by_row: Sequence[Array | None] = ()
+    numbers: Sequence[Array | None] = ()
 
 
 class SweepResult(NamedTuple):

@@ -72,6 +72,11 @@ class Statistics(NamedTuple):
         row, top = RowStatistics.unstacked(table), stop_gradient(table[:, -1])
         return Statistics(row._replace(negative=top + row.negative), top, row.negative)
 
+    def constant(self) -> Statistics:
+        """Constant copy."""
+        row = RowStatistics._make((*map(stop_gradient, self.row.numbers), *self.row.flags))
+        return Statistics(row, stop_gradient(self.top), stop_gradient(self.rest))
+
     @staticmethod
     def slopes_of(table: Array) -> tuple[Array, ...]:
         """The derivatives by the numbers of the rows, in an array of cotangents of `stacked`."""

@@ -24,7 +24,7 @@ from ..pairings import Members
 from . import products as p
 from . import sets as s
 from .channels import Channel
-from .families import FamilySpec, SoftmaxSpec, are_small, divisor_of, family_of, split_sharpness
+from .families import FamilySpec, SoftmaxSpec, are_small, divisor_of, family_of
 from .forms import form_of
 from .fusing import fused
 from .inputs import Arrays, Inputs
@@ -167,30 +167,28 @@ class Step:
         """Carry with the cotangents of the columns added, and losses, counts and cotangents of a block."""
         family, need_grad = self.family, self.spec.need_grad.gradients
         block = Inputs.of(self.spec.group_sizes, arrays)
-        sharpness, by_row = split_sharpness(self.spec.family, block.by_row)
-        rows = self.source.block_operands(block, sharpness)
+        rows = self.source.block_operands(block)
         tiles, positives = [], None
         for k in range(len(self.source.tiles)):
             sets = self.sets.of(k, start, block)
             if not isinstance(sets, Members):
                 scores, kept = self.source.negative_scores(rows, k)
-                tiles.append(_FilledTile(sets, *family.add_negatives(scores, sets, by_row), kept))
+                tiles.append(_FilledTile(sets, *family.add_negatives(scores, sets, block), kept))
                 continue
             scores, kept = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
-            part, residual, positives = family.add_masked(scores, sets, block.by_row)
+            part, residual, positives = family.add_masked(scores, sets, block)
             tiles.append(_FilledTile(sets, part, residual, kept))
         apart = self.source.positive_scores(block, start)
         if apart is not None:
-            positives = family.partner_positives(apart, block.present[0] if block.present else None, by_row)
+            positives = family.partner_positives(apart, block)
         total, rescales = family.merge([tile.part for tile in tiles])
-        losses = family.finish(total, positives, by_row, need_grad=need_grad)
+        losses = family.finish(total, positives, block, need_grad=need_grad)
         if not need_grad:
             return carry, (losses.values, losses.row_counts)
         to_rows, to_columns = self._backward(carry, _Block(start, block, rows, positives, losses), tiles, rescales)
         of_positives = (losses.to_positive,) if self.returns_positives else ()
-        of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # not differentiated
-        cotangents = (*to_rows, *of_positives, *of_sharpness, *losses.row_cotangents)
+        cotangents = (*to_rows, *of_positives, *losses.row_cotangents)
         return to_columns, (losses.values, losses.row_counts, *cotangents)
 
     def _backward(
@@ -315,14 +313,13 @@ class _OneSided:
 
     def _bound(self) -> float:
         """Largest magnitude of the scores, with sharpness or pairwise parameters included; infinity if unknown."""
-        family, bound, by_row = self.spec.family, self.spec.bound, self.inputs.by_row
+        family, bound, inputs = self.spec.family, self.spec.bound, self.inputs
         if bound == math.inf:
             return bound
-        sharpness, _ = split_sharpness(family, by_row)
-        if sharpness is not None:
+        for sharpness in inputs.sharpness:
             largest = largest_entry(sharpness)
             bound = math.inf if largest is None else bound * largest
-        for parameter in by_row[: family.parameters] if isinstance(family, PairsSpec) else ():
+        for parameter in inputs.parameters if isinstance(family, PairsSpec) else ():
             largest = largest_entry(parameter)
             bound += math.inf if largest is None else largest
         return bound

@@ -9,14 +9,14 @@ from .._core.checks import is_empty, largest, least, readable_entries
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
-from .inputs import Arrays
+from .inputs import Arrays, Inputs, only
 from .mining import mined_sums
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .triples import TripleSums, triple_sums, visited_of
 
 
 class TripletSpec(NamedTuple):
-    """The triplet objective with "all" in its mining. The first array `by_row` is the margin.
+    """The triplet objective with "all" in its mining. Its parameter is the margin.
 
     `divide_by`: whether a mean is over "all" triples, or the "nonzero" ones.
     """
@@ -24,8 +24,6 @@ class TripletSpec(NamedTuple):
     mining: tuple[str, str]
     soft: bool
     divide_by: str
-    parameters: int = 1
-    weighted: bool = False
 
 
 class Triplets(Family):
@@ -35,13 +33,13 @@ class Triplets(Family):
         super().__init__(xp, spec, facts)
         self.need_grad = need_grad
 
-    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[Any, Any]:
+    def add_negatives(self, scores: Array, exclude: Exclude, block: Inputs) -> tuple[Any, Any]:
         """Not implemented: a tile of negatives alone has no triples."""
         raise NotImplementedError
 
-    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[TripleSums, Array | None, None]:
+    def add_masked(self, scores: Arrays, members: Members, block: Inputs) -> tuple[TripleSums, Array | None, None]:
         """Sums of each row, and their slopes. Scores of -inf are left out; a NaN makes the loss of its row NaN."""
-        xp, (score,), margin = self.xp, scores, by_row[0]
+        xp, (score,), (margin,) = self.xp, scores, block.parameters
         members.refuse_weights()
         shape = tuple(score.shape)
         if is_empty(score):  # of a rank without rows
@@ -77,11 +75,10 @@ class Triplets(Family):
         (part,) = parts
         return part, [None]
 
-    def finish(self, total: TripleSums, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: TripleSums, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
         del positive
         xp, spec = self.xp, self.spec
-        weights = by_row[1] if spec.weighted else None
-        values, factor, weight_slopes = weigh(xp, total.total, weights, total.number > 0)
+        values, factor, weight_slopes = weigh(xp, total.total, only(block.weights), total.number > 0)
         counts = total.number if spec.divide_by == "all" else total.active
         if not need_grad:
             return RowLosses(values, counts)

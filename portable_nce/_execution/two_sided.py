@@ -48,10 +48,10 @@ def square_sweep(spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> SweepR
     """
     square = _Square(spec, inputs, need_grad)
     square.forward()
-    values, counts, to_by_row = square.finish()
+    values, counts, to_weights = square.finish()
     gradients = Gradients()
     if need_grad.gradients:
-        gradients = Gradients(*square.backward(), (), to_by_row)
+        gradients = Gradients(*square.backward(), (), to_weights)
     return SweepResult(values, counts, gradients, square.family.facts.divisor)
 
 
@@ -230,7 +230,7 @@ class _Square:
         self.inputs, self.rows, self.columns = inputs, inputs.rows[0], inputs.columns[0]
         self.form = form_of(spec.channels[0].scores)
         self.operand = self.form.rows(inputs.rows)
-        self.by_row = inputs.by_row
+        self.weights = inputs.weights
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
         n_columns: int = self.columns.shape[0]
@@ -283,7 +283,7 @@ class _Square:
         """A pass over tiles, compiled if it pays."""
         compiled = None
         if self.spec.fused and self.need_grad:
-            compiled = fused(pure, spec, (self.rows, self.columns, *self.by_row))
+            compiled = fused(pure, spec, (self.rows, self.columns, *self.weights))
         if compiled is not None:
             return partial(compiled, self.numbers)
         passes = TilePasses(spec, self.numbers, self.rows)
@@ -341,26 +341,26 @@ class _Square:
     # The losses.
 
     def finish(self) -> tuple[Array, Array, Arrays]:
-        """Losses and counts of the rows, and the cotangents of row weights and parameters."""
+        """Losses and counts of the rows, and the cotangents of the row weights."""
         xp = self.xp
         partners = s.partners(xp, self.diagonals, self.inputs)
         scores = partner_scores(self.form, self.operand, partners)
-        self.losses = [self._finish_side(self.sums[0], scores, self.by_row)]
+        self.losses = [self._finish_side(self.sums[0], scores, self.weights)]
         if not self.spec.self_contrast:
-            of_all = (scores, *self.by_row)
+            of_all = (scores, *self.weights)
             if self.shards is not None:  # positives and weights of the columns are on other ranks
                 of_all = tuple(self.shards.gather(x) for x in of_all)
             self.losses.append(self._finish_side(self.sums[1], of_all[0], of_all[1:]))
         if self.need_grad:
             self.to_positive = self._mean([losses.to_positive for losses in self.losses])
         values = self._mean([losses.values for losses in self.losses])
-        to_by_row = tuple(map(self._mean, zip(*(losses.row_cotangents for losses in self.losses), strict=True)))
-        return values, self.losses[0].row_counts, to_by_row
+        to_weights = tuple(map(self._mean, zip(*(losses.row_cotangents for losses in self.losses), strict=True)))
+        return values, self.losses[0].row_counts, to_weights
 
-    def _finish_side(self, side: ExpSum, positives: Array, by_row: Arrays) -> RowLosses:
-        return self.family.finish(
-            side, self.family.partner_positives(positives, None, by_row), by_row, need_grad=self.need_grad
-        )
+    def _finish_side(self, side: ExpSum, positives: Array, weights: Arrays) -> RowLosses:
+        block = Inputs(weights=weights)
+        positive = self.family.partner_positives(positives, block)
+        return self.family.finish(side, positive, block, need_grad=self.need_grad)
 
     def _mean(self, parts: Sequence[Array]) -> Array:
         """Mean over both directions of an array of the rows and an array of the matching columns."""

@@ -13,15 +13,15 @@ from .._core.checks import (
     explained,
 )
 from .._core.namespace import namespace_of
-from .._core.numerics import clipped
+from .._core.numerics import clipped, softplus
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, RelicDirection, StoppedSide
-from .base import Labelled, Objective
+from .base import Labelled, Objective, RowStatistics
 from .pairwise import fused_term
 from .softmax import info_nce
 
-__all__ = ["DIVERGENCES", "Relic", "divergence", "relic"]
+__all__ = ["DIVERGENCES", "Relic", "log_probabilities", "relic"]
 
 DIRECTIONS: tuple[RelicDirection, ...] = get_args(RelicDirection)
 SIDES: tuple[StoppedSide, ...] = get_args(StoppedSide)
@@ -38,6 +38,19 @@ class Relic(Labelled):
     base: Objective
     include_positive: bool
 
+    def combined(  # noqa: PLR0917  (all that a row's loss depends on)
+        self, base: Array, kl: Array, alpha: Array, log_p: Array, log_q: Array, certain: Array
+    ) -> Array:
+        """Losses of rows: InfoNCE, and α times the divergence of the negatives, by `kl`, and of the positive.
+
+        `log_p`, `log_q`: log-probabilities of the positive; `certain`: rows with a score of +inf in the
+        second distribution, whose other q are then 0: the divergence is infinite unless p is equal, or α is 0.
+        """
+        xp = namespace_of(base, kl)
+        kl = divergence(xp, log_p, log_q) + kl if self.include_positive else kl
+        infinite = xp.logical_and(certain, kl > math.sqrt(_log_of_zero(xp, kl)))
+        return base + alpha * xp.where(xp.logical_and(infinite, alpha != 0), math.inf, kl)
+
 
 def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
     """``p log(p / q) - p + q``, non-negative terms that sum to the divergence without cancellation.
@@ -50,6 +63,33 @@ def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
     small = xp.where(near, ratio, xp.zeros_like(ratio))
     large = xp.where(near, xp.zeros_like(ratio), ratio)
     return xp.where(near, p * (small + xp.expm1(-small)), p * (large - 1.0) + xp.exp(log_q))
+
+
+def log_probabilities(
+    row: RowStatistics, top: Array, rest: Array, *, include_positive: bool
+) -> tuple[Array, Array, Array, Array]:
+    """Log-probability of each row's positive, and two terms to subtract from a negative's score g for its own.
+
+    ``top + rest`` is the lse of the negatives. With the log-odds u, log p of the positive is -softplus(u), which does
+    not cancel; that of a negative is ``g - lse(negatives) - softplus(-u)``. The last array marks rows with a score of
+    +inf, which has probability 1.
+    """
+    xp = namespace_of(row.log_odds)
+    both = xp.logical_and(row.has_positive, row.has_negative)
+    zero = xp.zeros_like(row.log_odds)
+    finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    log_p = xp.where(both, softplus(xp, row.log_odds), zero)
+    rest = xp.where(top == math.inf, math.inf, rest)
+    if include_positive:
+        rest = rest + xp.where(row.has_positive, softplus(xp, -row.log_odds), zero)
+    certain = rest == math.inf
+    log_p, rest = (xp.where(x == math.inf, _log_of_zero(xp, x), x) for x in (log_p, rest))
+    return -log_p, finite, rest, certain
+
+
+def _log_of_zero(xp: Namespace, like: Array) -> float:
+    """Finite stand-in for ``-log 0``: two of them have the difference 0, and the square is finite."""
+    return math.sqrt(float(xp.finfo(like.dtype).max))
 
 
 def _log_share(score: Array, top: Array, rest: Array, *, finite: bool) -> Array:

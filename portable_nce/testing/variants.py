@@ -301,7 +301,7 @@ class TorchBlind(Torch):
                     (adapter, "fused_devices", {"cpu"}),
                     (compiler, "BACKEND", "aot_eager"),
                     (fusing, "pays_to_fuse", _pays),
-                    (importlib.import_module(f"{package}._execution.matrix"), "pays_to_fuse", _pays),
+                    (importlib.import_module(f"{package}._execution.choice"), "pays_to_fuse", _pays),
                 ):
                     stack.enter_context(mock.patch.object(owner, name, value))
                 stack.enter_context(mock.patch.dict(fusing.STEPS, clear=True))
@@ -325,7 +325,7 @@ def _true(_: Any) -> bool:
     return True
 
 
-CHOOSE_BY_DEVICE = ("_core.checks", "_execution.fusing", "_execution.matrix", "_execution.search")
+CHOOSE_BY_DEVICE = ("_core.checks", "_execution.choice", "_execution.fusing", "_execution.search")
 """Modules that ask whether an array is on an accelerator."""
 
 

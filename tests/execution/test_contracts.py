@@ -10,6 +10,7 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce import pairings
+from portable_nce._execution.choice import Wanted, one_sided_over
 from portable_nce._execution.families import Softmax, SoftmaxSpec
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.matrix import ScoreMatrix, matrix_of_scores
@@ -65,7 +66,7 @@ TILES = {"one tile": 100, "tiles": 3}
 
 def sweep_of(name: str, tile: int, *, moved: Inputs | None = None) -> tuple[_OneSided, Inputs]:
     """A one-sided sweep in one block of rows, and its inputs; or a sweep of moved operands."""
-    prepared = MATRICES[name]().prepared(PLAN, ())
+    prepared = one_sided_over(MATRICES[name](), Wanted(PLAN))
     inputs = Inputs.of(prepared.spec.group_sizes, prepared.arrays).with_constants() if moved is None else moved
     n_rows, n_columns = inputs.shape
     sizes = Tiling(n_rows, min(tile, n_columns) if name in BY_PRODUCTS else n_columns)
@@ -80,7 +81,7 @@ def block_of(engine: _OneSided) -> Inputs:
 def scores_of(engine: _OneSided) -> list[tuple[Any, Any]]:
     """The scores of each tile, and what the source needs of them."""
     source = engine.step.source
-    rows = source.block_operands(block_of(engine), None)
+    rows = source.block_operands(block_of(engine))
     if isinstance(source, Channels):
         return [source.scores(rows, 0)]
     tiles = [source.negative_scores(rows, k) for k in range(len(source.tiles))]
@@ -114,7 +115,7 @@ def test_the_pullback_of_a_source_is_the_adjoint_of_its_scores(name: str, tile: 
         pairs = zip(cotangents, scores_of(other), strict=True)
         return sum(float(np.sum(c * x)) for own, (scores, _) in pairs for c, x in zip(own, scores, strict=True))
 
-    found, low, rows = 0.0, 0, source.block_operands(block_of(engine), None)
+    found, low, rows = 0.0, 0, source.block_operands(block_of(engine))
     for k, (own, (_, kept)) in enumerate(zip(cotangents, scores_of(engine), strict=True)):
         to_rows, to_columns = source.pullback(rows, k, tuple(x.copy() for x in own), None, kept, None)
         high = low + own[0].shape[1]
@@ -177,14 +178,14 @@ def test_sums_of_a_family_do_not_depend_on_the_order_of_merging(name: str) -> No
     scores = 20.0 * rng.normal(size=(4, 9)) if name == "softmax" else rng.normal(size=(4, 9))
     positives = np.zeros((4, 9), dtype=bool)
     positives[:, 0] = True
-    by_row = (np.full((4,), -5.0),) if "reweighted" in name else ()
+    block = Inputs(parameters=(np.full((4,), -5.0),) if "reweighted" in name else ())
 
     def part(low: int, high: int, *, empty: bool = False) -> Any:
         own, family = scores[:, low:high].copy(), FAMILIES[name]()
         members = Members(positives[:, low:high], np.logical_not(positives[:, low:high]))
         if empty:
             members = Members(np.zeros_like(members.positives), np.zeros_like(members.negatives))
-        found = family.add_masked((own,), members, by_row)
+        found = family.add_masked((own,), members, block)
         if not family.facts.small:
             np.testing.assert_array_equal(own, scores[:, low:high])
         return found
@@ -195,7 +196,7 @@ def test_sums_of_a_family_do_not_depend_on_the_order_of_merging(name: str) -> No
         total = parts[0]
         for other in parts[1:]:
             total = family.merge([total, other])[0]
-        return family.finish(total, part(0, 9)[2], by_row, need_grad=False).values
+        return family.finish(total, part(0, 9)[2], block, need_grad=False).values
 
     whole = values(part(0, 9)[0])
     first, second, third, nothing = part(0, 3)[0], part(3, 5)[0], part(5, 9)[0], part(2, 4, empty=True)[0]

@@ -9,6 +9,7 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce._execution.families import Softmax, SoftmaxSpec
+from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.pair_terms import PairsSpec, PairTerms
 from portable_nce._execution.row_losses import ScoreFacts
 from portable_nce.objectives import Term
@@ -18,9 +19,9 @@ RNG = np.random.default_rng(7)
 
 def finished(family: Any, scores: Any, own: Any, bounds: list[tuple[int, int]]) -> tuple[Any, Any]:
     """The row losses and the cotangents of their scores, computed by tiles."""
-    parts = [family.add_negatives((scores[:, low:high] + 0.0,), lambda x, _: x, ()) for low, high in bounds]
+    parts = [family.add_negatives((scores[:, low:high] + 0.0,), lambda x, _: x, Inputs()) for low, high in bounds]
     total, rescales = family.merge([part for part, _ in parts])
-    losses = family.finish(total, family.partner_positives(own, None, ()), (), need_grad=True)
+    losses = family.finish(total, family.partner_positives(own, Inputs()), Inputs(), need_grad=True)
     pulled = [
         (residual[0] if isinstance(residual, tuple) else residual)
         * (losses.coefficient if rescale is None else losses.coefficient * rescale)[:, None]

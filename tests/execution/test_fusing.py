@@ -132,8 +132,8 @@ def test_a_step_is_pure(name: str) -> None:
         started("torch-blind").active(),
         mock.patch("portable_nce._execution.sweep.fused", recorded),
         mock.patch("portable_nce._execution.two_sided.fused", recorded),
-        mock.patch("portable_nce._execution.matrix.is_fusible", return_value=True),
-        mock.patch("portable_nce._execution.matrix.pays_to_fuse", return_value=True),
+        mock.patch("portable_nce._execution.choice.is_fusible", return_value=True),
+        mock.patch("portable_nce._execution.choice.pays_to_fuse", return_value=True),
     ):
         differentiated(partial(LOSSES[name], t=0.5), *arrays(40))
     assert calls

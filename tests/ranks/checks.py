@@ -199,7 +199,7 @@ def check_second_order(group: Any) -> Errors:
             def part(x: torch.Tensor) -> Any:
                 return loss(x, b[rows], labels[rows], 0.5, across=ranks, block_size=block_size)  # noqa: B023
 
-            with mock.patch("portable_nce._execution.matrix.is_large", return_value=seen_once):
+            with mock.patch("portable_nce._execution.choice.is_large", return_value=seen_once):
                 found = [product(part, a[rows], direction[rows])]
             if name in {"info_nce", "clip", "nt_xent"}:  # and in forward mode over reverse mode
                 forward: Any = torch.func.jvp(torch.func.grad(part), (a[rows],), (direction[rows],))
