@@ -1,7 +1,6 @@
 """The path from the arguments of a loss to its result: what losses use of it."""
 
 from .entry import (
-    Entered,
     check_hardness,
     enter_embeddings,
     has_own_column,
@@ -15,14 +14,14 @@ from .entry import (
 )
 from .losses import contrast, contrast_embeddings, contrast_scores, loss_of_scores, statistics_of_rows
 from .matrices import sharpness_of
-from .records import ANY, PAIRED, ColumnLayout, Embedding, LossOptions
+from .records import ANY, PAIRED, Call, ColumnLayout, Embedding, LossOptions
 
 __all__ = [
     "ANY",
     "PAIRED",
+    "Call",
     "ColumnLayout",
     "Embedding",
-    "Entered",
     "LossOptions",
     "check_hardness",
     "contrast",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._core.checks import (
     check_block_size,
@@ -29,8 +28,8 @@ from .._core.checks import (
 from .._core.namespace import common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of
 from .._core.numerics import reciprocal, upcast
 from .._core.protocol import Array, Namespace
-from .._core.ranks import RankReport, Ranks, Shards, agree, end_exchange
-from .._core.reduction import REDUCTIONS, Reduction, finish
+from .._core.ranks import RankReport, Ranks, Shards, agree
+from .._core.reduction import REDUCTIONS
 from .._core.registry import adapter_of
 from .._core.types import ReductionName
 from ..objectives import AnyObjective, Objective, Pairwise
@@ -45,65 +44,16 @@ from ..similarities import (
     operands,
 )
 from ..similarities import resolve as resolve_similarity
-from .records import Arguments, ColumnLayout, Embedding, LossCall, LossOptions, PairChecks, is_per_row
+from .records import Call, Embedding, LossOptions, is_per_row
 
 
-def scale_in(xp: Namespace, parameters: dict[str, Any], options: LossOptions, x: Array) -> Any:
-    """Factor of the scores: the logit scale, or the inverse temperature."""
-    value = parameters[options.scaled_by]
-    return scale_of(xp, value, x) if options.scaled_by == "temperature" else value
-
-
-def checked_parameters(
-    xp: Namespace, parameters: dict[str, Any], options: LossOptions, layout: ColumnLayout, x: Array
-) -> dict[str, Any]:
-    """Parameters as Python numbers, or as upcast arrays."""
-    checked, shared = {}, options.across is not None
-    for name, value in parameters.items():
-        if name == "temperature":
-            checked[name] = temperature_of(xp, value, x.shape[0], x, views=layout.views, shared=shared)
-        else:
-            checked[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
-    return checked
-
-
-def repeat_for_views(parameters: dict[str, Any], rows: int) -> dict[str, Any]:
-    """Parameters, with per-sample temperatures repeated for each view."""
-    temperature: Any = parameters.get("temperature")
+def repeat_for_views(numbers: dict[str, Any], rows: int) -> dict[str, Any]:
+    """Numbers, with per-sample temperatures repeated for each view."""
+    temperature: Any = numbers.get("temperature")
     if not is_per_row(temperature) or temperature.shape[0] == rows:
-        return parameters
+        return numbers
     copies = [temperature] * (rows // temperature.shape[0])
-    return {**parameters, "temperature": namespace_of(temperature).concat(copies, axis=0)}
-
-
-class Entered(NamedTuple):
-    """Checked arguments of a loss that computes with its embeddings: of one library and device; embeddings upcast.
-
-    `others`: other arrays and numbers by name. `dtype`: dtype of the result.
-    """
-
-    xp: Namespace
-    embeddings: dict[str, Embedding]
-    others: dict[str, Any]
-    options: LossOptions
-    dtype: Any
-
-    @property
-    def arrays(self) -> list[Array]:
-        """Upcast arrays of the embeddings."""
-        return [embedding.array for embedding in self.embeddings.values()]
-
-    def with_arrays(self, *arrays: Array) -> dict[str, Embedding]:
-        """Embeddings by name, with the arrays replaced."""
-        named = zip(self.embeddings.items(), arrays, strict=True)
-        return {name: embedding._replace(array=array) for (name, embedding), array in named}
-
-    def reduced(self, values: Array, counted: Array, shards: Shards | None, number: Array | None = None) -> Array:
-        """Reduced row losses, in the dtype of the result."""
-        options = self.options
-        result = Reduction(options.reduction, options.weights, shards).of_values(values, counted, number)
-        end_exchange(options.across)
-        return finish(self.xp, result, self.dtype, options.reduction)
+    return {**numbers, "temperature": namespace_of(temperature).concat(copies, axis=0)}
 
 
 def enter_embeddings(
@@ -113,24 +63,27 @@ def enter_embeddings(
     *,
     axes: str | None = "(N, D)",
     numbers: dict[str, Any] | None = None,
-) -> Entered:
+    columns: dict[str, Array] | None = None,
+) -> Call:
     """Check the options and the named arrays, and upcast 16-bit ones once, so that gradients are rounded once.
 
     Embeddings must have the shape that `axes` names and as many rows as the first. If `axes` is None, neither this nor
-    the temperature and the row weights are checked. `numbers` may be arrays of one entry.
+    the temperature and the row weights are checked. `numbers` may be arrays of one entry. `columns` are embeddings,
+    too, which follow the others; the caller checks their shapes.
     """
     options = checked_options(options)
     first = next(iter(embeddings.values()))
     warn_of_scale(options, first)
-    entered = entered_from(embeddings, options, {**(numbers or {}), options.scaled_by: options.temperature}, others)
-    xp, arrays, weights = entered.xp, entered.arrays, entered.options.weights
-    scale = entered.others.pop(options.scaled_by)
+    numbers = {**(numbers or {}), options.scaled_by: options.temperature}
+    call = entered(Call(embeddings | (columns or {}), options, numbers), others)
+    xp, arrays, weights = call.xp, call.arrays, call.options.weights
+    scale = call.numbers.pop(options.scaled_by)
     if axes is None:
         scale = upcast(xp, scale) if is_array(scale) and not is_number(scale) else scale
         weights = None if weights is None else upcast(xp, weights)
     else:
         n_rows = shape_of(next(iter(embeddings)), arrays[0], axes)[0]
-        for name, x in zip(embeddings, arrays, strict=True):
+        for name, x in zip(embeddings, arrays, strict=False):
             adapter_of(x).check(x)
             shape_of(name, x, axes)
             check_rows(name, x, arrays[0])
@@ -138,7 +91,7 @@ def enter_embeddings(
             scale = temperature_of(xp, scale, n_rows, arrays[0], shared=options.across is not None)
         weights = row_weights(xp, weights, n_rows, arrays[0])
     warn_of_arrays(options, first)
-    return entered._replace(options=entered.options._replace(temperature=scale, weights=weights))
+    return call._replace(options=call.options._replace(temperature=scale, weights=weights))
 
 
 def warn_of_scale(options: LossOptions, x: Any) -> None:
@@ -169,15 +122,14 @@ def checked_options(options: LossOptions) -> LossOptions:
     return options._replace(symmetric=symmetric, block_size=block_size)
 
 
-def entered_from(
-    embeddings: dict[str, Any], options: LossOptions, numbers: dict[str, Any], others: dict[str, Array] | None = None
-) -> Entered:
-    """Check that all arrays, with mask and weights, are of one library and device; upcast the embeddings.
+def entered(call: Call, others: dict[str, Array] | None = None) -> Call:
+    """The call with all its arrays, mask, weights and `others` checked to be of one library; the embeddings upcast.
 
-    Upcast arrays are passed as `Embedding`.
+    Upcast arrays are passed as `Embedding`. The others join the numbers.
     """
+    embeddings, options = call.embeddings, call.options
     bare = {name: x.array if isinstance(x, Embedding) else x for name, x in embeddings.items()}
-    arrays = {name: x for name, x in numbers.items() if is_array(x) and not is_number(x)} | (others or {})
+    arrays = {name: x for name, x in call.numbers.items() if is_array(x) and not is_number(x)} | (others or {})
     xp, (*converted, mask, weights) = common_namespace(**bare, **arrays, mask=options.mask, weights=options.weights)
     bare = dict(zip(bare, converted, strict=False))
     check_floating(xp, **bare)
@@ -185,9 +137,10 @@ def entered_from(
     for name, x in embeddings.items():
         embedding = x if isinstance(x, Embedding) else Embedding(x, (bare[name].dtype,))
         upcasted[name] = embedding._replace(array=upcast(xp, bare[name]))
-    entered = numbers | dict(zip(arrays, converted[len(bare) :], strict=True))
+    numbers = call.numbers | dict(zip(arrays, converted[len(bare) :], strict=True))
+    dtype = common_dtype(xp, *bare.values()) if call.dtype is None else call.dtype
     options = options._replace(mask=mask, weights=weights)
-    return Entered(xp, upcasted, entered, options, common_dtype(xp, *bare.values()))
+    return call._replace(xp=xp, embeddings=upcasted, numbers=numbers, options=options, dtype=dtype)
 
 
 def result_dtype(xp: Namespace, *embeddings: Embedding) -> Any:
@@ -248,32 +201,22 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
         )
 
 
-def checked_entries(
-    xp: Namespace, embeddings: Sequence[Array], parameters: dict[str, Any], options: LossOptions, layout: ColumnLayout
-) -> tuple[dict[str, Any], Array | None]:
-    """Parameters and row weights: what depends on entries or on the kind of an array is checked in each call."""
-    for x in embeddings:
-        adapter_of(x).check(x)
-    x = embeddings[0]
-    return checked_parameters(xp, parameters, options, layout, x), row_weights(xp, options.weights, x.shape[0], x)
-
-
-def check_similarity(chosen: Similarity, args: Arguments) -> None:
+def check_similarity(chosen: Similarity, call: Call) -> None:
     """Check that the similarity fits the embeddings and the execution."""
-    n_rows, n_columns, block_size = args.x.shape[0], args.y.shape[0], args.options.block_size
-    same_width(args.options.similarity, args.names[0], args.x, args.names[1], args.y)
-    if args.rows_are_columns and is_of_prepared(chosen):
+    n_rows, n_columns, block_size = call.x.shape[0], call.y.shape[0], call.options.block_size
+    same_width(call.options.similarity, call.names[0], call.x, call.names[1], call.y)
+    if call.rows_are_columns and is_of_prepared(chosen):
         raise ValueError(
-            f"similarity: expected one of embeddings that are not prepared, since {args.names[0]} are rows and columns "
+            f"similarity: expected one of embeddings that are not prepared, since {call.names[0]} are rows and columns "
             f"of this loss, got that of prepare; pass similarity='cosine', or what prepare got"
         )
-    for name, numbers in numbers_of_columns(chosen) if args.pairs.sharded else ():
-        if args.partners:
+    for name, numbers in numbers_of_columns(chosen) if call.gathers_columns else ():
+        if call.partners:
             raise ValueError(f"similarity: expected no {name} of columns with negative_keys= and across=")
         check_shape(name, numbers, (n_columns,))
-    if args.options.symmetric:
-        per_row = {"temperature": args.per_row_temperature, "weights": args.options.weights is not None}
-        check_both_directions((n_rows, n_columns), args.pairing, args.objective, args.options.reduction, per_row)
+    if call.options.symmetric:
+        per_row = {"temperature": call.per_row_temperature, "weights": call.options.weights is not None}
+        check_both_directions((n_rows, n_columns), call.pairing, call.objective, call.options.reduction, per_row)
     if chosen.pullback is None and isinstance(block_size, int):
         raise ValueError(
             f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
@@ -314,10 +257,10 @@ def check_hardness(hardness: Any, objective: AnyObjective) -> float:
     return number
 
 
-def check_objective(args: Arguments, hardness: float) -> None:
+def check_objective(call: Call, hardness: float) -> None:
     """Refuse a matrix that does not fit the objective, and objectives that are constant without negatives."""
-    objective, pairing, n_rows, n_columns = args.objective, args.pairing, args.x.shape[0], args.y.shape[0]
-    if args.need_transposed_scores and n_rows != n_columns:
+    objective, pairing, n_rows, n_columns = call.objective, call.pairing, call.x.shape[0], call.y.shape[0]
+    if call.need_transposed_scores and n_rows != n_columns:
         raise ValueError(
             f"objective: expected another than relic, which compares rows with columns, for {n_rows} rows and "
             f"{n_columns} columns, got relic; for further negatives, use portable_nce.relic(keys=...)"
@@ -336,23 +279,21 @@ def check_objective(args: Arguments, hardness: float) -> None:
         )
 
 
-def check_objective_across(args: Arguments, *, fixed_objective: bool) -> None:
+def check_objective_across(call: Call, *, fixed_objective: bool) -> None:
     """Refuse options that the objective does not support across ranks."""
-    if args.per_row_temperature and not fixed_objective:
+    if call.per_row_temperature and not fixed_objective:
         raise ValueError(
             "temperature: expected one number with across and this objective, got an array with one for each row; pass "
             "a float or an array of shape ()"
         )
-    if args.options.symmetric and isinstance(args.objective, Relic):
+    if call.options.symmetric and isinstance(call.objective, Relic):
         raise ValueError("symmetric: expected False with across and this objective; write relic(symmetric=True)")
 
 
-def checked(call: LossCall, options: LossOptions) -> Arguments:
-    layout, names = call.layout, (next(iter(call.embeddings)), next(reversed(call.embeddings)))
-    entered = entered_from(call.embeddings, options, call.parameters)
-    xp, options = entered.xp, entered.options
-    # Rows that are also the columns stay one array, so that a 16-bit gradient is rounded once.
-    x, *partners, y = entered.arrays if len(call.embeddings) > 1 else entered.arrays * 2
+def checked(call: Call) -> Call:
+    """The call with all arguments entered and checked, but for the similarity and the objective."""
+    call = entered(call)
+    xp, layout, options, names, x, y = call.xp, call.layout, call.options, call.names, call.x, call.y
     shape_of(names[0], x, "(N, D)")
     if layout.paired:
         check_rows(names[1], y, x, layout.remedy)
@@ -360,45 +301,55 @@ def checked(call: LossCall, options: LossOptions) -> Arguments:
     # Widths first: under torch.compile, a comparison of rows with features would make a graph of its own.
     if y.shape[1] != x.shape[1] and call.pairing.one_per_column and tuple(y.shape) == tuple(x.shape[::-1]):
         check_rows(names[1], y, x)  # transposed
-    inputs, dtype, pairs = [*entered.embeddings.values()], entered.dtype, PairChecks()
-    args = Arguments(
-        xp, names, x, partners, y, inputs, entered.others, call.objective, call.pairing, pairs, options, layout, dtype
+    call = call._replace(indices_checked=_check_pairing(call))
+    for array in call.arrays:
+        adapter_of(array).check(array)
+    numbers, shared = {}, options.across is not None
+    for name, value in call.numbers.items():
+        if name == "temperature":
+            numbers[name] = temperature_of(xp, value, x.shape[0], x, views=layout.views, shared=shared)
+        else:
+            numbers[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
+    return call._replace(
+        numbers=numbers, options=options._replace(weights=row_weights(xp, options.weights, x.shape[0], x))
     )
-    pairs = _check_pairing(args)
-    parameters, weights = checked_entries(xp, (x, *partners, y), entered.others, options, layout)
-    return args._replace(pairs=pairs, parameters=parameters, options=options._replace(weights=weights))
 
 
-def agree_on_arguments(across: Ranks, args: Arguments, compared: dict[str, Any]) -> Shards:
+def agree_on_arguments(across: Ranks, call: Call, compared: dict[str, Any]) -> Shards:
     """Shards of the batch, once ranks have compared sizes and the named values."""
-    n_rows, (n_columns, width), extra_columns = args.x.shape[0], args.y.shape, args.pairing.extra_columns
-    compared = {"features": width, **compared, **(args.layout.agreed_on or {})}
-    if args.layout.replicated:
-        compared[f"rows of {args.names[1]}"] = n_columns - n_rows if extra_columns else n_columns
-        n_columns = n_rows if extra_columns else n_columns
-    temperature, pairs = args.parameters.get("temperature"), args.pairs
-    report = RankReport(n_rows, n_columns, compared, temperature, pairs.n_columns, pairs.largest_index)
-    return agree(across, report, args.x)
+    n_rows, (n_columns, width), pairing = call.x.shape[0], call.y.shape, call.pairing
+    compared = {"features": width, **compared, **(call.layout.agreed_on or {})}
+    if call.layout.replicated:
+        compared[f"rows of {call.names[1]}"] = n_columns - n_rows if pairing.extra_columns else n_columns
+        n_columns = n_rows if pairing.extra_columns else n_columns
+    largest = None
+    if call.gathers_columns and isinstance(pairing.positives, ByIndex) and not pairing.positives.within and n_rows:
+        index = pairing.positives.index
+        largest = adapter_of(index).concrete_value(namespace_of(index).max(index))
+    temperature = call.numbers.get("temperature")
+    report = RankReport(n_rows, n_columns, compared, temperature, _columns_of_pairs(call), int(largest or 0))
+    return agree(across, report, call.x)
 
 
-def _check_pairing(args: Arguments) -> PairChecks:
-    """Check that a pairing and a mask fit the matrix and its library.
+def _columns_of_pairs(call: Call) -> int:
+    """Number of columns of all ranks by the arrays of pairs, without those that ranks share; 0 without such arrays."""
+    mask = () if call.options.mask is None else (call.options.mask,)
+    for pairs in (*call.pairing.pairs, *mask) if call.gathers_columns else ():
+        return shape_of("mask", pairs, "(N, K)")[1] - call.n_common
+    return 0
 
-    Across ranks, arrays of pairs have the columns of all ranks, whose number is checked later, by `agree`. `n_common`
-    columns are the same on all ranks.
+
+def _check_pairing(call: Call) -> bool:
+    """Check that a pairing and a mask fit the matrix and its library, and return whether indices are known to fit.
+
+    Across ranks, arrays of pairs have the columns of all ranks, whose number is checked later, by `agree`.
     """
-    x, pairing, mask, replicated = args.x, args.pairing, args.options.mask, args.layout.replicated
-    n_rows, n_columns = x.shape[0], args.y.shape[0]
-    common = len(args.partners) > 0 or (replicated and pairing.extra_columns)
-    n_common = n_rows if args.partners else n_columns - n_rows if common else 0
-    n_columns += n_rows * len(args.partners)
-    across = args.options.across is not None and (pairing.extra_columns or not replicated)
-    _check_fits(pairing, args.names, (n_rows, n_columns), across=across and not common)
-    n_sharded = 0
-    if across:
-        for pair in (*pairing.pairs, *(() if mask is None else (mask,))):
-            n_sharded = n_sharded or shape_of("mask", pair, "(N, K)")[1] - n_common
-    pair_shape = (n_rows, n_sharded + n_common if across else n_columns)
+    x, pairing, mask, across = call.x, call.pairing, call.options.mask, call.gathers_columns
+    n_rows, n_columns = x.shape[0], call.y.shape[0]
+    n_columns += n_rows * len(call.partners)
+    shared = len(call.partners) > 0 or (call.layout.replicated and pairing.extra_columns)
+    _check_fits(pairing, call.names, (n_rows, n_columns), across=across and not shared)
+    pair_shape = (n_rows, _columns_of_pairs(call) + call.n_common if across else n_columns)
     if mask is not None:
         check_mask(namespace_of(mask), "mask", mask, pair_shape)
     for part, arrays, expected in (
@@ -407,19 +358,16 @@ def _check_pairing(args: Arguments) -> PairChecks:
         ("pairs", pairing.pairs, pair_shape),
     ):
         for array in arrays:
-            common_namespace(**{args.names[0]: x, f"pairing.{part}": array})
+            common_namespace(**{call.names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
     if not isinstance(pairing.positives, ByIndex):
-        return PairChecks(n_columns=n_sharded, sharded=across)
+        return False
     index = pairing.positives.index
     if pairing.positives.within:
-        return PairChecks(indices_checked=True)
-    xp = namespace_of(index)
-    if not across:
-        return PairChecks(check_indices("positives", index, n_columns, f"the rows of {args.names[1]}"))
-    largest = adapter_of(index).concrete_value(xp.max(index)) if n_rows else -1
-    checked = check_indices("positives", index, 2**31, "all columns")
-    return PairChecks(checked, n_sharded, int(largest or 0), sharded=True)
+        return True
+    if across:
+        return check_indices("positives", index, 2**31, "all columns")
+    return check_indices("positives", index, n_columns, f"the rows of {call.names[1]}")
 
 
 def _check_fits(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:

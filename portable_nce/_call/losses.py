@@ -37,12 +37,12 @@ from .entry import (
     checked,
     checked_options,
     repeat_for_views,
-    scale_in,
+    scale_of,
     warn_of_arrays,
     warn_of_scale,
 )
 from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of
-from .records import ANY, OBJECTIVES, ColumnLayout, Embedding, LossCall, LossOptions
+from .records import ANY, OBJECTIVES, Call, ColumnLayout, Embedding, LossOptions
 
 
 @propagates_errors
@@ -180,8 +180,7 @@ def contrast_embeddings(
     first = next(iter(embeddings.values()))
     warn_of_scale(options, first)
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
-    call = LossCall(embeddings, objective, pairing, options, layout, parameters, dtype)
-    result = _computed(call, factor)
+    result = _computed(Call(embeddings, options, parameters, objective, pairing, layout, dtype), factor)
     warn_of_arrays(options, first)
     if "logit_bias" in parameters:
         # In a sum over pairs that are mostly negative, it is below 0.
@@ -189,37 +188,38 @@ def contrast_embeddings(
     return result
 
 
-def _computed(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None) -> Array:
-    options = checked_options(call.options)
-    chosen = resolve_similarity(options.similarity)
-    args = checked(call, options)
-    xp, x, options, across = args.xp, args.x, args.options, options.across
-    check_similarity(chosen, args)
+def _computed(call: Call, factor: Callable[[dict[str, Any]], Any] | None) -> Array:
+    fixed_objective, self_contrast = isinstance(call.objective, OBJECTIVES), len(call.embeddings) == 1
+    call, objective_of = call._replace(options=checked_options(call.options)), call.objective
+    chosen = resolve_similarity(call.options.similarity)
+    call = checked(call)
+    x, options, across = call.x, call.options, call.options.across
+    check_similarity(chosen, call)
 
-    fixed_objective = isinstance(call.objective, OBJECTIVES)
-    objective = call.objective if fixed_objective else call.objective(args.parameters)
+    objective = objective_of if fixed_objective else objective_of(call.numbers)
     hardness = check_hardness(options.hardness, objective)
-    parameters, shards = args.parameters, None
+    numbers, shards = call.numbers, None
     if across is not None:
         # Ranks that differ here would exchange different sums and hang; the pairing of a full queue has no flags.
         coupled = across.check and isinstance(objective, Objective)
         coupled = coupled and couples_rows(objective, x, in_one_block=lambda: False)
-        shards = agree_on_arguments(across, args, {"pairing": call.pairing, "coupling of rows": coupled})
+        shards = agree_on_arguments(across, call, {"pairing": call.pairing, "coupling of rows": coupled})
         if call.pairing.extra_columns:
-            args, chosen = gather_extra_columns(shards, args, chosen)
+            call, chosen = gather_extra_columns(shards, call, chosen)
             shards = shards._replace(columns=shards.rows)
-        parameters = {name: shards.shared(value) for name, value in parameters.items()}
-    parameters = repeat_for_views(parameters, x.shape[0])
-    objective = call.objective if fixed_objective else call.objective(parameters)
-    args = args._replace(parameters=parameters, objective=objective)
-    check_objective(args, hardness)
-    per_row = args.per_row_temperature
+        numbers = {name: shards.shared(value) for name, value in numbers.items()}
+    numbers = repeat_for_views(numbers, x.shape[0])
+    objective = objective_of if fixed_objective else objective_of(numbers)
+    call = call._replace(numbers=numbers, objective=objective)
+    check_objective(call, hardness)
+    per_row = call.per_row_temperature
     if across is not None:
-        check_objective_across(args, fixed_objective=fixed_objective)
+        check_objective_across(call, fixed_objective=fixed_objective)
     with adapter_of(x).full_precision(x):
-        scale = scale_in(xp, parameters, options, x)
+        scale = numbers[options.scaled_by]
+        scale = scale_of(call.xp, scale, x) if options.scaled_by == "temperature" else scale
         matrix = score_matrix(
-            args,
+            call,
             chosen,
             scale,
             shards=shards,
@@ -229,11 +229,10 @@ def _computed(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None) ->
             high=options.precision == "high",
         )
         # With a temperature per row, the matrix is not symmetric.
-        self_contrast = len(call.embeddings) == 1 and not per_row
-        matrix = matrix._replace(self_contrast=self_contrast, indices_checked=args.pairs.indices_checked)
+        matrix = matrix._replace(self_contrast=self_contrast and not per_row, indices_checked=call.indices_checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
-        multiplier = None if factor is None else factor(parameters)
+        multiplier = None if factor is None else factor(numbers)
         # Each rank differentiates its part of the sum, so that the factor comes before the exchange.
         factor_in_reduction = per_row or (shards is not None and options.reduction != "none")
         reduction = Reduction(options.reduction, options.weights, shards).in_units()
@@ -243,8 +242,7 @@ def _computed(call: LossCall, factor: Callable[[dict[str, Any]], Any] | None) ->
     if multiplier is not None and not factor_in_reduction:
         result = result * multiplier
     end_exchange(across)
-    dtype = args.dtype if call.dtype is None else call.dtype
-    return finish(xp, result, dtype, options.reduction)
+    return finish(call.xp, result, call.dtype, options.reduction)
 
 
 def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, options: LossOptions) -> RowStatistics:

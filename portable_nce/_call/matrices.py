@@ -30,7 +30,7 @@ from ..similarities import (
     scaled_columns,
     with_numbers,
 )
-from .records import Arguments
+from .records import Call
 
 
 def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
@@ -47,11 +47,11 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
     return zero + (1.0 + hardness / xp.reshape(scale, (-1,)))
 
 
-def gather_extra_columns(shards: Shards, args: Arguments, similarity: Similarity) -> tuple[Arguments, Similarity]:
-    """Arguments and similarity with the extra columns of all ranks, in the order of the ranks."""
-    if args.layout.replicated:
-        return args._replace(layout=args.layout._replace(replicated=False)), similarity
-    n_rows, opposite = args.x.shape[0], args.layout.opposite
+def gather_extra_columns(shards: Shards, call: Call, similarity: Similarity) -> tuple[Call, Similarity]:
+    """Call and similarity with the extra columns of all ranks, in the order of the ranks."""
+    if call.layout.replicated:
+        return call._replace(layout=call.layout._replace(replicated=False)), similarity
+    n_rows, opposite = call.x.shape[0], call.layout.opposite
     extra = tuple(columns - rows for rows, columns in zip(shards.rows, shards.columns, strict=True))
     of_extra = shards._replace(columns=extra)
 
@@ -61,89 +61,89 @@ def gather_extra_columns(shards: Shards, args: Arguments, similarity: Similarity
     def joined(x: Array, extra: Array) -> Array:
         return namespace_of(x, extra).concat([x[:n_rows, ...], extra], axis=0)
 
-    keys = of_all(args.y, args.embeddings[-1].dtypes[-1])
+    name = call.names[1]
+    keys = of_all(call.y, call.embeddings[name].dtypes[-1])
     similarity = with_numbers(similarity, lambda numbers: joined(numbers, of_all(numbers)))
     if opposite is not None:
         rows, columns = opposite
-        layout = args.layout._replace(opposite=(rows, columns._replace(array=joined(columns.array, keys))))
-        args = args._replace(layout=layout)
-    return args._replace(y=joined(args.y, keys)), similarity
+        layout = call.layout._replace(opposite=(rows, columns._replace(array=joined(columns.array, keys))))
+        call = call._replace(layout=layout)
+    return call.with_columns(joined(call.y, keys)), similarity
 
 
-def score_matrix(args: Arguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+def score_matrix(call: Call, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """Score matrix of the rows of this process against all columns, with its transpose if that is not a plain one.
 
     With a temperature per row, column i has the temperature of row i in the transpose.
     """
-    matrix, symmetric = _matrix_of(args, similarity, scale, **options), args.options.symmetric
-    if args.layout.opposite is not None:
-        rows, columns = args.layout.opposite
-        own_transpose = args._replace(x=rows.array, y=columns.array, embeddings=(rows, columns))
+    matrix, symmetric = _matrix_of(call, similarity, scale, **options), call.options.symmetric
+    if call.layout.opposite is not None:
+        own_transpose = call._replace(embeddings=dict(zip(call.names, call.layout.opposite, strict=True)))
         return matrix._replace(own_transpose=_matrix_of(own_transpose, similarity, scale, **options))
-    if args.per_row_temperature and (symmetric or args.need_transposed_scores):
-        of_columns = scaled_columns(similarity, continued(scale[:, 0], args.y.shape[0]))
-        other = _matrix_of(args, of_columns, 1.0, need_transpose=symmetric, **options)
+    if call.per_row_temperature and (symmetric or call.need_transposed_scores):
+        of_columns = scaled_columns(similarity, continued(scale[:, 0], call.y.shape[0]))
+        other = _matrix_of(call, of_columns, 1.0, need_transpose=symmetric, **options)
         return matrix._replace(own_transpose=other.transposed())
     return matrix
 
 
 def _matrix_of(
-    args: Arguments, similarity: Similarity, scale: Any, *, need_transpose: bool = False, **options: Any
+    call: Call, similarity: Similarity, scale: Any, *, need_transpose: bool = False, **options: Any
 ) -> ScoreMatrix:
     """Score matrix of the rows of this process; across ranks, with its shard of the transpose if needed."""
-    shards, replicated, x, y, mask = options["shards"], args.layout.replicated, args.x, args.y, args.options.mask
-    if shards is None or args.partners or replicated:
+    shards, replicated, x, y, mask = options["shards"], call.layout.replicated, call.x, call.y, call.options.mask
+    if shards is None or call.partners or replicated:
         if shards is not None and not replicated:
-            sent_as = args.embeddings[-1].dtypes[-1]
-            args = args._replace(y=shards.gather(y, sent_as=sent_as, of_columns=True, own_first=False))
-        return _local_matrix(args, similarity, scale, **options)
-    pairing, sent_as = args.pairing, args.sent_as
-    if args.weights is None and are_paired(pairing, mask, both_ways=x is y) and not any(map(is_half, sent_as)):
+            sent_as = call.embeddings[call.names[1]].dtypes[-1]
+            call = call.with_columns(shards.gather(y, sent_as=sent_as, of_columns=True, own_first=False))
+        return _local_matrix(call, similarity, scale, **options)
+    pairing, sent_as = call.pairing, call.sent_as
+    if call.weights is None and are_paired(pairing, mask, both_ways=x is y) and not any(map(is_half, sent_as)):
         similarity, x, y = normalized_here(similarity, x, y)
-    if args.options.symmetric:
-        reduction = args.options.reduction
+    if call.options.symmetric:
+        reduction = call.options.reduction
         need_transpose = need_transpose or options["sharpness"] is not None
         need_transpose = need_transpose or not sums_both_sides(
-            args.objective, similarity, pairing, mask, x, reduction=reduction
+            call.objective, similarity, pairing, mask, x, reduction=reduction
         )
     batch = RankBatch(
-        x, y, sent_as, args.source_dtypes, mask, args.layout.joined, needs_of(args.objective), args.leaving_out
+        x, y, sent_as, call.source_dtypes, mask, call.layout.joined, needs_of(call.objective), call.leaving_out
     )
     return sharded_matrix(
         batch,
         similarity,
         pairing,
         scale,
-        need_transposed_scores=args.need_transposed_scores,
+        need_transposed_scores=call.need_transposed_scores,
         need_transpose=need_transpose,
         **options,
     )
 
 
-def _local_matrix(args: Arguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+def _local_matrix(call: Call, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """Score matrix of rows and columns that this process holds."""
-    xp, pairing, mask, x, partners, y = args.xp, args.pairing, args.options.mask, args.x, args.partners, args.y
+    xp, pairing, mask, x, partners, y = call.xp, call.pairing, call.options.mask, call.x, call.partners, call.y
     if partners and not (mask is None and similarity.by_products and similarity.symmetric and is_positive(y.shape[0])):
         partners, y = [], xp.concat([*partners, y], axis=0)  # separate partners need inner products
-    symmetric, crossed = args.options.symmetric, args.need_transposed_scores
+    symmetric, crossed = call.options.symmetric, call.need_transposed_scores
     matrix = ScoreMatrix(similarity, (x,), (y,), pairing, mask, options["block_size"], partners=tuple(partners))
-    if not all_count(matrix, args.weights, both_ways=symmetric or crossed):
-        matrix = with_live_rows(matrix, args.objective, args.leaving_out, symmetric=symmetric, crossed=crossed)
+    if not all_count(matrix, call.weights, both_ways=symmetric or crossed):
+        matrix = with_live_rows(matrix, call.objective, call.leaving_out, symmetric=symmetric, crossed=crossed)
         (x,), partners, (y,), pairing = matrix.rows, [*matrix.partners], matrix.columns, matrix.pairing
         similarity = matrix.similarity
     if is_cosine(similarity) or is_dot(similarity):
         if is_dot(similarity):
             options["bound"] = largest_score(x, *partners, y, factor=score_bound(scale, x, one_process=True))
-        options |= {"scale": scale, "half": args.source_dtypes.half(similarity, x)}
+        options |= {"scale": scale, "half": call.source_dtypes.half(similarity, x)}
         return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(partners), **options)
     partner_operands: Operands = ()
-    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, args.source_dtypes)
+    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, call.source_dtypes)
     if partners:  # separate operands avoid a copy of the queue, and its gradient
         _, partner_operands, partner_bound = measured_operands(similarity, x, partners[0], scale)
         bound = max(bound, partner_bound)
         if not (similarity.unit or bound < math.inf):  # products with either might overflow
             partner_operands, y = (), namespace_of(*partners, y).concat([*partners, y], axis=0)
-            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, args.source_dtypes)
+            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, call.source_dtypes)
     options["bound"] = min(options["bound"], bound)
     return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partner_operands, **options)
 

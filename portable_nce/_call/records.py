@@ -1,24 +1,22 @@
-"""Records that describe a call of a loss."""
+"""Records that describe a call of a loss: its options, embeddings and columns, and the call itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._core.namespace import is_array, is_number, namespace_of
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Ranks
+from .._core.ranks import Ranks, Shards, end_exchange
+from .._core.reduction import Reduction, finish
 from .._core.types import BlockSize, Precision, ReductionName
 from .._execution.evaluate import is_row_by_row
+from .._execution.live import counted_by, zeroed
 from .._execution.operands import SourceDtypes
 from ..objectives import Objective, Pairwise
 from ..objectives.hard import HardNegatives
 from ..objectives.relic import Relic
 from ..objectives.triplet import Triplet
-from ..pairings import Pairing
-from ..similarities import (
-    AnySimilarity,
-)
+from ..similarities import AnySimilarity
 
 
 class LossOptions(NamedTuple):
@@ -91,46 +89,108 @@ ANY = ColumnLayout()
 PAIRED = ColumnLayout(paired=True)
 
 
-class LossCall(NamedTuple):
-    """Arguments of `contrast_embeddings`; the parameters include the temperature or logit scale."""
-
-    embeddings: dict[str, Any]
-    objective: Any
-    pairing: Pairing
-    options: LossOptions
-    layout: ColumnLayout
-    parameters: dict[str, Any]
-    dtype: Any
-
-
 OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 
 
-class Arguments(NamedTuple):
-    """Arguments of a loss of embeddings, checked and upcast.
+class Call(NamedTuple):
+    """A call of a loss of embeddings, as far as it is known: `_call.entry` checks it and fills it in.
 
-    `partners`: positives that are separate from the columns of a queue. `embeddings`: rows, partners and columns with
-    their original dtypes. `dtype`: dtype of the result.
+    Attributes
+    ----------
+    embeddings : dict
+        Arrays by name; once they have entered, as `Embedding`. The first are the rows, the last the columns, and those
+        between them the positives of the rows, separate from the columns of a queue.
+    options : LossOptions
+        Options, with upcast arrays.
+    numbers : dict
+        Further numbers and arrays by name: for `contrast_embeddings` the parameters of the objective, with the
+        temperature or logit scale.
+    objective : objective, or function of the numbers
+        The objective.
+    pairing : Pairing, optional
+        The pairing.
+    layout : ColumnLayout
+        How columns relate to rows and ranks.
+    dtype : dtype
+        Dtype of the result; None takes that of the arrays.
+    xp : namespace
+        Library of all arrays.
+    indices_checked : bool
+        Whether indices of the pairing are known to be in range.
     """
 
-    xp: Namespace
-    names: tuple[str, str]
-    x: Array
-    partners: list[Array]
-    y: Array
-    embeddings: Sequence[Embedding]
-    parameters: dict[str, Any]
-    objective: Any
-    pairing: Pairing
-    pairs: PairChecks
+    embeddings: dict[str, Any]
     options: LossOptions
-    layout: ColumnLayout
-    dtype: Any
+    numbers: dict[str, Any]
+    objective: Any = None
+    pairing: Any = None
+    layout: ColumnLayout = ANY
+    dtype: Any = None
+    xp: Namespace = None
+    indices_checked: bool = False
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of the rows and of the columns, for messages."""
+        return next(iter(self.embeddings)), next(reversed(self.embeddings))
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Arrays of the embeddings."""
+        return [embedding.array for embedding in self.embeddings.values()]
+
+    @property
+    def x(self) -> Array:
+        """Rows."""
+        return self.embeddings[self.names[0]].array
+
+    @property
+    def y(self) -> Array:
+        """Columns: one array with the rows if they are the same, so that a 16-bit gradient is rounded once."""
+        return self.embeddings[self.names[1]].array
+
+    @property
+    def partners(self) -> list[Array]:
+        """Positives that are separate from the columns."""
+        return self.arrays[1:-1]
+
+    def with_arrays(self, *arrays: Array) -> Call:
+        """The call with other arrays of the embeddings."""
+        named = zip(self.embeddings.items(), arrays, strict=True)
+        return self._replace(embeddings={name: each._replace(array=array) for (name, each), array in named})
+
+    def with_columns(self, array: Array) -> Call:
+        """The call with another array of the columns, which are not the rows."""
+        return self.with_arrays(*self.arrays[:-1], array)
+
+    def without_idle(self, *flags: Array | None) -> Call:
+        """The call with zeros in the rows of embeddings that have a weight of 0, or that a flag leaves out."""
+        live = counted_by(self.options.weights, *flags)
+        return self.with_arrays(*[zeroed(x, live) for x in self.arrays])
+
+    def reduced(self, values: Array, counted: Array, shards: Shards | None, number: Array | None = None) -> Array:
+        """Reduced row losses, in the dtype of the result."""
+        options = self.options
+        result = Reduction(options.reduction, options.weights, shards).of_values(values, counted, number)
+        end_exchange(options.across)
+        return finish(self.xp, result, self.dtype, options.reduction)
+
+    @property
+    def gathers_columns(self) -> bool:
+        """Whether other ranks have other columns."""
+        return self.options.across is not None and (self.pairing.extra_columns or not self.layout.replicated)
+
+    @property
+    def n_common(self) -> int:
+        """Number of columns that are the same on all ranks, beside others."""
+        n_rows, n_columns = self.x.shape[0], self.y.shape[0]
+        common = self.layout.replicated and self.pairing.extra_columns
+        return n_rows if self.partners else n_columns - n_rows if common else 0
 
     @property
     def per_row_temperature(self) -> bool:
         """Whether the temperature is an array with one entry per row."""
-        return is_per_row(self.parameters.get("temperature"))
+        return is_per_row(self.numbers.get("temperature"))
 
     @property
     def rows_are_columns(self) -> bool:
@@ -156,13 +216,14 @@ class Arguments(NamedTuple):
     @property
     def source_dtypes(self) -> SourceDtypes:
         """Dtypes in which rows and columns are exact."""
-        columns: tuple[Any, ...] = sum((z.dtypes for z in self.embeddings[1:] or self.embeddings), ())
-        return SourceDtypes(self.embeddings[0].dtypes, columns, self.options.precision)
+        rows, *others = self.embeddings.values()
+        columns: tuple[Any, ...] = sum((z.dtypes for z in others or [rows]), ())
+        return SourceDtypes(rows.dtypes, columns, self.options.precision)
 
     @property
     def sent_as(self) -> tuple[Any, Any]:
         """Dtypes in which rows and columns are sent: the original one if all joined arrays share it, else upcast."""
-        rows, columns = self.embeddings[0].dtypes, self.embeddings[-1].dtypes
+        rows, columns = (self.embeddings[name].dtypes for name in self.names)
         if self.pairing.extra_columns and len(self.embeddings) > 1:
             columns = columns[:-1]
         rows, columns = (d[0] if len(set(d)) == 1 else self.x.dtype for d in (rows, columns))
@@ -172,16 +233,3 @@ class Arguments(NamedTuple):
 def is_per_row(temperature: Any) -> bool:
     """Whether a checked temperature is an array with one entry per row."""
     return is_array(temperature) and not is_number(temperature) and len(temperature.shape) == 1
-
-
-class PairChecks(NamedTuple):
-    """Result of checking a pairing's arrays and a mask.
-
-    `indices_checked`: indices are known to be in range. `n_columns`: number of columns of arrays of pairs without
-    those that are the same on all ranks, 0 without arrays. `sharded`: other ranks have other columns.
-    """
-
-    indices_checked: bool = False
-    n_columns: int = 0
-    largest_index: int = 0
-    sharded: bool = False

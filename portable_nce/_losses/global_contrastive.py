@@ -133,7 +133,7 @@ def sogclr(
         raise ValueError(f"gamma: expected a number from more than 0 to 1, got {gamma}")
     rho = None if rho is None else check_number("rho", rho)
     entered = enter_embeddings({"query": query, "key": key}, options, {"log_u": log_u})
-    xp, log_u, options, (x, y) = entered.xp, entered.others["log_u"], entered.options, entered.arrays
+    xp, log_u, options, (x, y) = entered.xp, entered.numbers["log_u"], entered.options, entered.arrays
     check_floating(xp, log_u=log_u)
     check_shape("log_u", log_u, (x.shape[0],))
     state = before = xp.astype(stop_gradient(log_u), x.dtype)
@@ -144,7 +144,7 @@ def sogclr(
     if resolve(similarity).inner_product:
         counted, number = _counts(options.mask, state, shards)
     else:  # a score may be -inf
-        pairs = entered.with_arrays(stop_gradient(x), stop_gradient(y))
+        pairs = entered.with_arrays(stop_gradient(x), stop_gradient(y)).embeddings
         constant = options.temperature if is_number(options.temperature) else stop_gradient(options.temperature)
         counting = by_row._replace(temperature=constant)
         counted, number = _counted(contrast_embeddings(pairs, _PAIRS, diagonal(), counting))

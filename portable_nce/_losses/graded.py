@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._call import Entered, LossOptions, enter_embeddings, pair_scores, same_width, shards_of_rows
+from .._call import Call, LossOptions, enter_embeddings, pair_scores, same_width, shards_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import cast_hint, check_mask, check_shape, is_floating, positive_scalar, refuse_negative
 from .._core.namespace import device_of, lift_to_tape, namespace_of
@@ -16,7 +16,7 @@ from .._core.ranks import Ranks, end_exchange, propagates_errors, widened
 from .._core.reduction import finish
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT
-from .._execution.live import zeroed
+from .._execution.live import counted_by
 from ..similarities import AnySimilarity
 
 __all__ = ["angle", "cosent", "enter_graded", "loss_of_graded"]
@@ -205,12 +205,12 @@ class Graded(NamedTuple):
 
 def enter_graded(
     arrays: dict[str, Array], axes: str, *, grades: Array, scale: Any, mask: Array | None, weights: Array | None
-) -> tuple[Entered, Graded]:
+) -> tuple[Call, Graded]:
     """Check the arguments of a loss of graded pairs."""
     refuse_negative("weights", weights)
     options = LossOptions(scale, "cosine", mask, weights, "mean", "auto", None, None, scaled_by="scale")
     entered = enter_embeddings(arrays, options, {"grades": grades}, axes=axes)
-    xp, x, grades, options = entered.xp, entered.arrays[0], entered.others["grades"], entered.options
+    xp, x, grades, options = entered.xp, entered.arrays[0], entered.numbers["grades"], entered.options
     if not (is_floating(xp, grades.dtype) or xp.isdtype(grades.dtype, ("integral", "bool"))):
         hint = f"convert it with grades.{cast_hint(grades)}"
         raise TypeError(f"grades: expected a real dtype, got {grades.dtype}; {hint}")
@@ -219,14 +219,12 @@ def enter_graded(
         check_mask(xp, "mask", options.mask, x.shape[:1])
     scale = positive_scalar(xp, "scale", options.temperature, x)
     grades = stop_gradient(xp.astype(grades, xp.int8) if xp.isdtype(grades.dtype, "bool") else upcast(xp, grades))
-    live = grades == grades  # noqa: PLR0124  (NaN is not)
-    live = live if options.mask is None else xp.logical_and(live, options.mask)
-    live = live if options.weights is None else xp.logical_and(live, options.weights != 0)
+    live = counted_by(options.weights, grades == grades, options.mask)  # noqa: PLR0124  (NaN is not)
     return entered, Graded(grades, scale, live, options.weights)
 
 
 def _of_pairs(
-    entered: Entered, graded: Graded, similarity: Callable[[Array, Array], Array], across: Ranks | None
+    entered: Call, graded: Graded, similarity: Callable[[Array, Array], Array], across: Ranks | None
 ) -> Array:
     """Loss of the pairs of all ranks.
 
@@ -234,7 +232,7 @@ def _of_pairs(
     returns that loss divided by the number of ranks, since results and gradients are summed over ranks.
     """
     xp, shards = entered.xp, shards_of_rows(across, entered.arrays[0])
-    scores = similarity(*(zeroed(x, graded.live) for x in entered.arrays))
+    scores = similarity(*entered.without_idle(graded.live).arrays)
     if shards is None:
         return finish(xp, loss_of_graded(xp, scores, graded), entered.dtype, "mean")
     grades, scale, live, weights = graded

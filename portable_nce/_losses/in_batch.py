@@ -9,9 +9,9 @@ from .. import objectives, pairings
 from .._call import (
     ANY,
     PAIRED,
+    Call,
     ColumnLayout,
     Embedding,
-    Entered,
     LossOptions,
     check_hardness,
     contrast_embeddings,
@@ -286,10 +286,9 @@ def n_tuple(
     counted = xp.ones(x.shape[:1], dtype=xp.bool, device=device_of(x))
     if options.mask is not None:
         counted = has_own_column(xp, options.mask, 0 if shards is None else shards.first_row())
-    live = counted_by(options.weights, None if options.mask is None else counted)
-    x, y = (zeroed(z, live) for z in (x, y))
+    x, y = entered.without_idle(None if options.mask is None else counted).arrays
     lengths = xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)
-    penalty = lengths * scalar(xp, "l2", entered.others["l2"], x)
+    penalty = lengths * scalar(xp, "l2", entered.numbers["l2"], x)
     penalty = Reduction(reduction, options.weights, shards).of_values(penalty, counted)
     end_exchange(across)
     return add((loss, penalty), entered.dtype, reduction)
@@ -755,7 +754,7 @@ def _first_column(tile: Tile) -> tuple[Array, Array]:
 
 
 def with_negatives(
-    entered: Entered, objective: Objective, valid: Array | None = None, layout: ColumnLayout = ANY
+    entered: Call, objective: Objective, valid: Array | None = None, layout: ColumnLayout = ANY
 ) -> Array:
     """Softmax loss of queries and keys with shared negatives (M, D), optionally masked, or separate ones (N, M, D)."""
     xp, options, (x, y, z), (query, key, negatives) = entered.xp, entered.options, entered.arrays, entered.embeddings
@@ -776,9 +775,7 @@ def with_negatives(
         options = options._replace(mask=xp.concat([own, options.mask], axis=1))
     if not of_each:
         pairing = pairings.queue(None if valid is None else with_batch_columns(valid, n_rows))
-        return contrast_embeddings(
-            entered.with_arrays(x, y, z), objective, pairing, options, layout, dtype=entered.dtype
-        )
+        return contrast_embeddings(entered.embeddings, objective, pairing, options, layout, dtype=entered.dtype)
     options = options._replace(weights=row_weights(xp, options.weights, n_rows, x))
     # A score matrix (N, 1 + M) with the positives in front.
     members = None if options.mask is None else options.mask[:, 1:]

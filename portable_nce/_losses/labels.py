@@ -42,7 +42,6 @@ from .._core.types import (
     ReductionName,
     TripletForm,
 )
-from .._execution.live import counted_by, zeroed
 from .._execution.triples import excess
 from ..objectives import AnyObjective
 from ..objectives.pairwise import AVERAGES
@@ -758,9 +757,8 @@ def triplet(
         same_width(similarity, "anchor", a, name, other)
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, a.shape[:1])
-    live = counted_by(options.weights, options.mask)
-    a, *others = (zeroed(z, live) for z in (a, *others))
-    margin = scalar(xp, "margin", entered.others["margin"], a)
+    a, *others = entered.without_idle(options.mask).arrays
+    margin = scalar(xp, "margin", entered.numbers["margin"], a)
     shards = shards_of_rows(across, a, options.temperature)
     scale = scale_of(xp, options.temperature, a, shards)
     near, far = (pair_scores(similarity, a, other, scale)[:, 0] for other in others)

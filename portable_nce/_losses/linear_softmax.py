@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple, overload
 
-from .._call import Embedding, LossOptions, contrast_embeddings, enter_embeddings, result_dtype, statistics_of_rows
+from .._call import Embedding, LossOptions, contrast_embeddings, enter_embeddings, statistics_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     SINGLE,
@@ -230,14 +230,14 @@ def linear_softmax(
     return_statistics = check_bool("return_statistics", return_statistics)
     options = LossOptions(1.0, "dot", None, weights, reduction, block_size, precision, across)
     optional = {"bias": bias, "class_weights": class_weights}
-    others = {"weight": weight, "targets": targets, **{name: x for name, x in optional.items() if x is not None}}
-    entered = enter_embeddings({"embeddings": embeddings}, options, others)
-    xp, options, (rows,) = entered.xp, entered.options, entered.embeddings.values()
-    layer = _layer(xp, rows.array, entered.others)
+    others = {"targets": targets, **{name: x for name, x in optional.items() if x is not None}}
+    entered = enter_embeddings({"embeddings": embeddings}, options, others, columns={"weight": weight})
+    xp, options, (rows, columns), dtype = entered.xp, entered.options, entered.embeddings.values(), entered.dtype
+    layer = _layer(xp, rows.array, columns, entered.numbers)
     if layer.class_weights is not None:
         warn_of_negative("class_weights", layer.class_weights)
     classes = layer.classes
-    targets, counted = _targets(xp, entered.others["targets"], rows.array.shape[0], ignore_index)
+    targets, counted = _targets(xp, entered.numbers["targets"], rows.array.shape[0], ignore_index)
     shards, x = None, rows.array
     if across is None:
         known = check_indices("targets", targets, classes, "the rows of weight", remedy=_IGNORED)
@@ -255,7 +255,6 @@ def linear_softmax(
     if softcap is not None:
         similarity = soft_capped(similarity, softcap)
     options = options._replace(similarity=similarity)
-    dtype = result_dtype(xp, rows, layer.columns)
     call = _SoftmaxCall(rows, layer, targets, counted, options, softcap, smoothing, z_loss)
     in_one_pass = smoothing == 0 or (softcap is None and not (z_loss > 0 and layer.class_weights is not None))
     if shards is None and in_one_pass and not return_statistics:
@@ -460,21 +459,20 @@ def _agreed(across: Ranks, x: Array, classes: int, targets: Array) -> Shards:
     return agree(across, notes, x)
 
 
-def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
+def _layer(xp: Namespace, x: Array, weight: Embedding, arrays: dict[str, Array]) -> _Layer:
     """Check the arrays of the layer."""
-    weight, bias, class_weights = arrays["weight"], arrays.get("bias"), arrays.get("class_weights")
-    check_floating(xp, embeddings=x, weight=weight)
-    classes, _ = shape_of("weight", weight, "(V, D)")
-    check_width("weight", weight, x.shape[1])
+    bias, class_weights = arrays.get("bias"), arrays.get("class_weights")
+    classes, _ = shape_of("weight", weight.array, "(V, D)")
+    check_width("weight", weight.array, x.shape[1])
     if bias is not None:
-        check_floating(xp, embeddings=x, weight=weight, bias=bias)
+        check_floating(xp, embeddings=x, bias=bias)
         check_shape("bias", bias, (classes,))
         bias = upcast(xp, bias)
     if class_weights is not None:
         check_floating(xp, class_weights=class_weights)
         check_shape("class_weights", class_weights, (classes,))
         class_weights = xp.astype(stop_gradient(class_weights), x.dtype)
-    return _Layer(Embedding(upcast(xp, weight), (weight.dtype,)), bias, class_weights)
+    return _Layer(weight, bias, class_weights)
 
 
 def _targets(xp: Namespace, targets: Array, rows: int, ignore_index: Any) -> tuple[Array, Array | None]:

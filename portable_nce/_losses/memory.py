@@ -208,7 +208,7 @@ def moco_v3(
     entered = enter_embeddings(named, options)
     a, b, *keys = entered.arrays
     check_shape("query_b", b, tuple(a.shape))
-    pairing, embeddings = pairings.diagonal(), entered.with_arrays(a, b, *map(stop_gradient, keys))
+    pairing, embeddings = pairings.diagonal(), entered.with_arrays(a, b, *map(stop_gradient, keys)).embeddings
     parts = []
     for names in (("query_a", "key_b"), ("query_b", "key_a")):
         pair = {name: embeddings[name] for name in names}
@@ -341,7 +341,7 @@ def nnclr(
             columns = None if across is not None else xp.any(options.mask, axis=0)
             present = None if columns is None else xp.logical_or(present, columns)[:rows]
         x = zeroed(x, present)
-    anchors, other, candidates = entered.with_arrays(x, y, z).values()
+    anchors, other, candidates = entered.with_arrays(x, y, z).embeddings.values()
     neighbors, has_neighbor = _nearest(anchors, candidates, options, valid)
     embeddings, pairing, layout = {"neighbors": neighbors, "view_b": other}, pairings.diagonal(), ColumnLayout()
     if negatives == "views":

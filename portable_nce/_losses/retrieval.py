@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .._call import Embedding, LossOptions, contrast_embeddings, enter_embeddings, result_dtype, same_width
+from .._call import LossOptions, contrast_embeddings, enter_embeddings, same_width
 from .._core.checks import check_floating, check_integers, check_log_probabilities, check_shape, check_width, shape_of
-from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
@@ -132,25 +131,24 @@ def two_tower(
     """
     options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     others = {
-        "negative_candidates": negative_candidates,
         "ids": ids,
         "negative_ids": negative_ids,
         "log_q": log_q,
         "negative_log_q": negative_log_q,
     }
     others = {name: x for name, x in others.items() if x is not None}
-    entered = enter_embeddings({"query": query, "candidate": candidate}, options, others)
-    xp, (rows, columns), negatives = entered.xp, entered.embeddings.values(), entered.others.get("negative_candidates")
+    further = {} if negative_candidates is None else {"negative_candidates": negative_candidates}
+    entered = enter_embeddings({"query": query, "candidate": candidate}, options, others, columns=further)
+    xp, (rows, columns, *negatives) = entered.xp, entered.embeddings.values()
     n_rows, sizes = rows.array.shape[0], [rows.array.shape[0]]
     same_width(similarity, "query", rows.array, "candidate", columns.array)
-    if negatives is not None:
+    for negative in negatives:
         if across is not None:
             raise ValueError("negative_candidates: expected None, as it is not supported together with across=")
-        check_floating(xp, negative_candidates=negatives)
-        sizes.append(shape_of("negative_candidates", negatives, "(M, D)")[0])
-        check_width("negative_candidates", negatives, columns.array.shape[1])
-        columns = columns.joined(Embedding(upcast(xp, negatives), (negatives.dtype,)))
-    numbers, corrections = (_joined(xp, name, entered.others, sizes) for name in ("ids", "log_q"))
+        sizes.append(shape_of("negative_candidates", negative.array, "(M, D)")[0])
+        check_width("negative_candidates", negative.array, columns.array.shape[1])
+        columns = columns.joined(negative)
+    numbers, corrections = (_joined(xp, name, entered.numbers, sizes) for name in ("ids", "log_q"))
     pairing = diagonal()
     if numbers is not None:
         check_integers(xp, "ids", numbers, (sum(sizes),))
@@ -159,11 +157,11 @@ def two_tower(
     if corrections is not None:
         check_floating(xp, log_q=corrections)
         for name in ("log_q", "negative_log_q"):
-            if name in entered.others:
-                check_log_probabilities(name, entered.others[name])
+            if name in entered.numbers:
+                check_log_probabilities(name, entered.numbers[name])
         options = options._replace(similarity=shifted_columns(similarity, -corrections))
-    embeddings, dtype = {"query": rows, "candidate": columns}, result_dtype(xp, rows, columns)
-    return contrast_embeddings(embeddings, info_nce(), pairing, options, dtype=dtype)
+    embeddings = {"query": rows, "candidate": columns}
+    return contrast_embeddings(embeddings, info_nce(), pairing, options, dtype=entered.dtype)
 
 
 def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[int]) -> Array:

@@ -12,7 +12,7 @@ import torch
 import portable_nce as pnce
 from portable_nce._core import checks
 from portable_nce._core.numerics import largest_score
-from portable_nce._execution import matrix, search, sets, tiling
+from portable_nce._execution import choice, search, sets, tiling
 from portable_nce._execution.channels import channel_of
 from portable_nce._execution.families import SoftmaxSpec
 from portable_nce._execution.inputs import Inputs
@@ -80,7 +80,7 @@ def test_a_positive_has_its_gradient_where_the_negatives_have_none(
     objective: str, library: Any, monkeypatch: pytest.MonkeyPatch, *, far: bool
 ) -> None:
     """Also where entries cannot be read; a similarity that is a plain function is differentiated by the library."""
-    for module in (checks, matrix, search) if far else ():
+    for module in (checks, choice, search) if far else ():
         monkeypatch.setattr(module, "on_accelerator", lambda _: True)
     x, y = (library(z) for z in np.random.default_rng(1).normal(size=(2, 8, 3)))
     x, weights = x[:6], library(np.asarray([1.0, 0.0, 1.0, 1e-200, 0.5, 2.0]))
@@ -111,7 +111,7 @@ def test_adapters_ask_for_the_gradients_that_are_wanted(library: str, monkeypatc
         asked.append(need_grad)
         return sweep(spec, *arrays, need_grad=need_grad)
 
-    monkeypatch.setattr(matrix, "sweep", noted)
+    monkeypatch.setattr(choice, "sweep", noted)
     x, y = (xp.asarray(RNG.normal(size=(4, 3)).tolist()) for _ in range(2))
     for argnums, wanted in ((0, (True, False)), (1, (False, True)), ((0, 1), (True, True))):
         asked.clear()

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import portable_nce as pnce
 from portable_nce._core import calls
-from portable_nce._execution import matrix, tiling
+from portable_nce._execution import choice, tiling
 from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import CHOOSE_BY_DEVICE, differentiate
@@ -101,8 +101,8 @@ def test_no_size_of_blocks_changes_a_loss(monkeypatch: pytest.MonkeyPatch, sizes
         for module in CHOOSE_BY_DEVICE:
             monkeypatch.setattr(f"portable_nce.{module}.on_accelerator", lambda _: True)
     if sizes == "sorted labels":
-        monkeypatch.setattr(matrix, "is_large", lambda *_: True)
-        monkeypatch.setattr(matrix, "label_blocks", lambda _: (3, 64))
+        monkeypatch.setattr(choice, "is_large", lambda *_: True)
+        monkeypatch.setattr(choice, "label_blocks", lambda _: (3, 64))
     for case, arrays in of_each_case().items():
         for result, expected in zip(arrays, wanted[case], strict=True):
             np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-11, err_msg=case)
@@ -132,8 +132,8 @@ def test_a_row_without_a_positive_reaches_no_column(
     x, y = rng.standard_normal((2, ROWS, 5))
     labels, others = rng.integers(0, 6, (2, ROWS))
     labels[[*UNPAIRED]] = 90, -90
-    monkeypatch.setattr(matrix, "is_large", lambda *_: large)
-    monkeypatch.setattr(matrix, "label_blocks", lambda _: (8, ROWS))
+    monkeypatch.setattr(choice, "is_large", lambda *_: large)
+    monkeypatch.setattr(choice, "label_blocks", lambda _: (8, ROWS))
     arrays = [variant.array(z.tolist()) for z in (labels, others)]
 
     def loss(x: Any, y: Any) -> Any:

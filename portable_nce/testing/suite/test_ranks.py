@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..._core.ranks import _check_same
-from ..._execution import matrix, two_sided
+from ..._execution import choice, two_sided
 from .. import oracles
 from .._package import pnce
 from ..cases import CASES
@@ -208,7 +208,7 @@ def test_each_pair_of_own_scores_is_seen_by_one_rank(
         shards.communicator.marks.append("share of pairs")
         return share(shards, tiling)
 
-    monkeypatch.setattr(matrix, "is_large", lambda *shape: bool(shape))
+    monkeypatch.setattr(choice, "is_large", lambda *shape: bool(shape))
     monkeypatch.setattr(two_sided, "_share_of_pairs", counted)
     for size in (2, 3, 4, 5):
         case = case_named(name, 2 * size)
