@@ -37,7 +37,7 @@ POWER_OF: Final = (
     "Gaussian, 5 × 5",
     "mixture of four",
 )
-METHOD: Final = "three statistics of all pairs"
+METHOD: Final = "four statistics of all pairs"
 """What distinguishes the test from that of earlier records."""
 WEAK: Final = 100
 """Pairs of the weak relations."""

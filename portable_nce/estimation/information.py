@@ -302,11 +302,11 @@ def independence_test(
 ) -> IndependenceTest:
     """Test whether two arrays are independent, by permutations.
 
-    Three statistics of normal scores of all pairs: the distance covariance, for weak smooth relations; the covariance
-    of Gaussian kernels, for local ones; and the largest correlation of a column, its square, or a product of up to four
-    columns, for single columns among many and for interactions. Their combination, the weighted sum of their inverse
-    probabilities (weights 3, 1, 1), has a rank among those of permutations of y. So the level holds for any number of
-    pairs.
+    Four statistics of normal scores of all pairs: the distance covariance, for weak smooth relations; the largest
+    correlation of columns, for single columns among many; the covariance of Gaussian kernels, for local relations; and
+    the largest correlation of squares and of products of up to four columns, for scales and interactions. Their
+    combination, the weighted sum of their inverse probabilities (weights 3, 3, 2, 2), has a rank among those of
+    permutations of y. So the level holds for any number of pairs.
 
     Parameters
     ----------
