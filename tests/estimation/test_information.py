@@ -49,7 +49,7 @@ def estimate(x: Any, y: Any, **options: Any) -> Any:
 
 def values(found: Any) -> dict[str, Any]:
     """Fields of a result by name, with None in place of NaN."""
-    return {**found.to_dict(), "influences": found.influences}
+    return {**found.to_dict(), "influences": found.influences, "local": found.local}
 
 
 def test_the_interval_holds_the_truth_and_the_repr_says_what_is_reported() -> None:
@@ -524,7 +524,7 @@ def test_a_result_can_be_shown_in_a_notebook_and_written_as_json() -> None:
     assert found._repr_html_() == f"<pre>{html.escape(repr(found))}</pre>"  # as notebooks call it
     for result in (found, replace(found, lower=math.nan)):
         again = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-        assert again.keys() == {field.name for field in fields(found)} - {"influences"}
+        assert again.keys() == {field.name for field in fields(found)} - {"influences", "local"}
         assert again["lower"] == (None if math.isnan(result.lower) else result.lower)
         assert again["settings"] == json.loads(json.dumps(asdict(found.settings)))
         assert again["curve"] == [list(point) for point in found.curve]
@@ -554,3 +554,20 @@ def test_results_are_records_and_not_tuples() -> None:
         assert result._repr_html_().startswith("<pre>")
     assert replace(found.settings) == found.settings
     assert numbers.to_dict()["with_y"] == numbers.with_y.to_dict()
+
+
+def test_local_values_are_the_terms_of_the_bound() -> None:
+    x, noise = np.random.default_rng(0).normal(size=(2, 300))
+    y = 0.8 * x + 0.6 * noise
+    found = estimate(x, y, splits=2, steps=200)
+    assert len(found.local) == 300
+    assert np.mean(found.local) == pytest.approx(found.bound, abs=1e-9)
+    assert math.log(3.0 / 300.0) - 1e-6 <= min(found.local) <= max(found.local) <= found.ceiling + 1e-6
+    truth = -math.log(0.6) + 0.5 * y**2 - 0.5 * (y - 0.8 * x) ** 2 / 0.36
+    assert np.corrcoef(found.local, truth)[0, 1] > 0.9
+    series = estimate(x, y, order=range(300), steps=25)
+    assert np.mean(series.local) == pytest.approx(series.bound, abs=1e-9)
+    whole = estimate(np.repeat(x, 2), np.repeat(y, 2), steps=25)
+    assert np.mean(whole.local) == pytest.approx(whole.bound, abs=1e-9)
+    given = estimate(x, y, given=noise, steps=25)
+    assert np.mean(given.local) == pytest.approx(given.with_y.bound - given.without_y.bound, abs=1e-9)
