@@ -85,7 +85,7 @@ def transfer_entropy(
     first = max(*lags, past)
     if first >= count:
         raise ValueError(f"lag: expected lags and a past below the {count} rows, got {first}")
-    return mutual_information(
+    found: MutualInformation | ConditionalInformation = mutual_information(
         _delayed(x, lags, first),
         _delayed(y, (0,), first),
         given=_delayed(y, range(1, past + 1), first),
@@ -93,6 +93,7 @@ def transfer_entropy(
         rng=rng,
         **options,
     )
+    return found
 
 
 def _lags(lag: Any) -> list[int]:
