@@ -37,7 +37,7 @@ POWER_OF: Final = (
     "Gaussian, 5 × 5",
     "mixture of four",
 )
-METHOD: Final = "three statistics of all pairs"
+METHOD: Final = "four statistics of all pairs"
 """What distinguishes the test from that of earlier records."""
 WEAK: Final = 100
 """Pairs of the weak relations."""
@@ -118,6 +118,16 @@ def volatile(rng: np.random.Generator, count: int) -> Sample:
     return x, y, {"order": range(count)}
 
 
+def garch(rng: np.random.Generator, count: int) -> Sample:
+    """Two GARCH(1, 1) series: each variance is 0.05 + 0.15 of the last square + 0.8 of the last variance."""
+    z = rng.normal(size=(2, count + 300))
+    variance = np.ones(2)
+    for i in range(z.shape[1]):
+        z[:, i] *= np.sqrt(variance)
+        variance = 0.05 + 0.15 * z[:, i] ** 2 + 0.8 * variance
+    return z[0, 300:], z[1, 300:], {"order": range(count)}
+
+
 def cycles(rng: np.random.Generator, count: int) -> Sample:
     """Two series with a period of about 25 and a memory of 0.97, and phases of their own."""
     shares = 2.0 * 0.97 * math.cos(2.0 * math.pi / 25.0), -(0.97**2)
@@ -154,13 +164,14 @@ KINDS: Final[dict[str, Callable[[np.random.Generator, int], Sample]]] = {
     "AR(1) 0.5, order=": memory(0.5),
     "AR(1) 0.98, order=": memory(0.98),
     "volatility, order=": volatile,
+    "GARCH(1, 1), order=": garch,
     "cycles, order=": cycles,
     "a line, given=": confounded(lambda z: z, 0.2),
     "a strong wave, given=": confounded(lambda z: np.sin(4.0 * z), 0.05),
     "a weak wave, given=": confounded(lambda z: np.sin(4.0 * z), 1.0),
     "a scale, given=": common_scale,
 }
-SIZES: Final = (60, 200, 1000)
+SIZES: Final = (60, 200, 800)
 
 
 # Weak relations

@@ -11,6 +11,7 @@ from .information import independence_test, information_by_column, mutual_inform
 from .relations import ColumnInformation, ColumnTable, ConditionalInformation
 from .result import MutualInformation, Settings
 from .texts import ResultTable, TableRow, table
+from .transfer import transfer_entropy
 
 __all__ = [
     "ColumnInformation",
@@ -27,6 +28,7 @@ __all__ = [
     "information_by_column",
     "mutual_information",
     "table",
+    "transfer_entropy",
 ]
 
 __dir__ = __all__.copy  # what completion offers

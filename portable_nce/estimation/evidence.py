@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from .._core.namespace import namespace_of
+from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .features import indices
 
@@ -28,6 +28,10 @@ TIE = 1e-9
 """Relative rounding error of a statistic."""
 
 
+Couple: TypeAlias = tuple[Array, Array]
+"""Standardised columns (n, j) of x and (n, k) of y."""
+
+
 class Statistic(NamedTuple):
     """Name and weight of a statistic of dependence."""
 
@@ -37,10 +41,13 @@ class Statistic(NamedTuple):
 
 STATISTICS = (
     Statistic("distance covariance", 3.0),
-    Statistic("Gaussian kernels", 1.0),
-    Statistic("largest correlation of columns, squares and products", 1.0),
+    Statistic("largest correlation of columns", 3.0),
+    Statistic("Gaussian kernels", 2.0),
+    Statistic("largest correlation of squares and products of columns", 2.0),
 )
-"""What the test combines: the first finds weak smooth relations, the second local ones, the third single columns."""
+"""What the test combines: weak smooth relations, single columns among many, local relations, scales and interactions.
+
+Apart from the others, correlations of columns alone are not compared with the many of squares and products."""
 
 
 def evidence(x: Array, y: Array, assignments: Sequence[Sequence[int]], random: Random) -> list[Array]:
@@ -50,8 +57,9 @@ def evidence(x: Array, y: Array, assignments: Sequence[Sequence[int]], random: R
     """
     xp = namespace_of(x)
     places = xp.reshape(indices((row for assignment in assignments for row in assignment), x), (len(assignments), -1))
-    covariances = [_covariance(kernel, x, y, places, random) for kernel in (_distances, _gaussians)]
-    return [*covariances, _largest_correlation(x, y, places, random)]
+    distances, gaussians = (_covariance(kernel, x, y, places, random) for kernel in (_distances, _gaussians))
+    columns, others = (_largest_correlation(couples, places, random) for couples in _couples(x, y, len(assignments)))
+    return [distances, columns, gaussians, others]
 
 
 def combined(statistics: Sequence[Statistic], values: Sequence[Array]) -> tuple[float, list[float]]:
@@ -136,14 +144,8 @@ def _standard(columns: Iterable[Array], like: Array) -> Array:
     return xp.where(deviations > TIE, z / xp.where(deviations > TIE, deviations, xp.ones_like(deviations)), 0.0 * z)
 
 
-def _single(z: Array, *, squares: bool) -> Array:
-    """Columns and, optionally, their squares."""
-    columns = [z[:, k] for k in range(z.shape[1])]
-    return _standard([*columns, *([c * c for c in columns] if squares else [])], z)
-
-
-def _interactions(z: Array) -> Array | None:
-    """Products of up to four columns and their signs, for the numbers of factors that have few products."""
+def _interactions(z: Array) -> list[Array]:
+    """Products of up to four columns and their signs, for the numbers of factors that have few products; or none."""
     xp, width = namespace_of(z), z.shape[1]
     found = []
     for m in range(2, LONGEST_PRODUCT + 1):
@@ -153,26 +155,38 @@ def _interactions(z: Array) -> Array | None:
                 for k in columns[1:]:
                     product = product * z[:, k]
                 found += [product, xp.sign(product)]
-    return _standard(found, z) if found else None
+    return [_standard(found, z)] if found else []
 
 
-def _largest_correlation(x: Array, y: Array, places: Array, random: Random) -> Array:
-    """Largest correlation of a column or its square, or of a product of columns, with a column or its square."""
-    xp = namespace_of(x)
-    squares = 4.0 * x.shape[1] * y.shape[1] * x.shape[0] * places.shape[0] <= WORK
-    left, right = _single(x, squares=squares), _single(y, squares=squares)
-    couples = [(left, right)]
-    for first, second in ((_interactions(x), right), (left, _interactions(y))):
-        if first is not None and second is not None:
-            couples.append((first, second))
+def _couples(x: Array, y: Array, assignments: int) -> tuple[list[Couple], list[Couple]]:
+    """Columns of x and of y; and the other couples of their columns, squares and products, if these are few."""
+    left, right = (_standard((z[:, k] for k in range(z.shape[1])), z) for z in (x, y))
+    others: list[Couple] = []
+    of_x, of_y = [left], [right]
+    if 4.0 * x.shape[1] * y.shape[1] * x.shape[0] * assignments <= WORK:
+        squares = [_standard((z[:, k] ** 2 for k in range(z.shape[1])), z) for z in (x, y)]
+        of_x.append(squares[0])
+        of_y.append(squares[1])
+        others += [(squares[0], right), (left, squares[1]), (squares[0], squares[1])]
+    others += [(products, each) for products in _interactions(x) for each in of_y]
+    others += [(each, products) for products in _interactions(y) for each in of_x]
+    return [(left, right)], others
+
+
+def _largest_correlation(couples: Sequence[Couple], places: Array, random: Random) -> Array:
+    """Largest absolute correlation of a column of x with one of y, for each assignment; 0 if there are no couples."""
+    xp = namespace_of(places)
+    if not couples:
+        return xp.zeros(places.shape[0], dtype=xp.float64, device=device_of(places))
+    count = int(places.shape[1])
     work = sum(float(a.shape[1] * b.shape[1]) for a, b in couples) * places.shape[0]
-    rows = min(x.shape[0], max(FEWEST, int(WORK / work)))
-    if rows < x.shape[0]:
-        some = indices(random.sample(range(x.shape[0]), rows), x)
+    rows = min(count, max(FEWEST, int(WORK / work)))
+    if rows < count:
+        some = indices(random.sample(range(count), rows), places)
         couples = [(xp.take(a, some, axis=0), b) for a, b in couples]
         places = xp.take(places, some, axis=1)
-    result = xp.zeros_like(x[:1, 0])
+    largest = []
     for a, b in couples:
-        found = xp.concat([xp.max(xp.abs(each), axis=(0, 2)) for each in _products(a, b, places)])
-        result = xp.maximum(result, found)
-    return result / rows
+        found = [xp.max(xp.abs(each), axis=(0, 2)) for each in _products(a, b, places)]
+        largest.append(xp.concat(found))
+    return xp.max(xp.stack(largest, axis=0), axis=0) / rows

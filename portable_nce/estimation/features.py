@@ -17,6 +17,7 @@ __all__ = [
     "Product",
     "Scaler",
     "canonical",
+    "canonical_of_pairs",
     "fitted",
     "indices",
     "normal_scores",
@@ -29,7 +30,8 @@ LIMIT = 4.0
 """Largest standardised coordinate, so that an outlier does not set the scale of a network's input."""
 SMALLEST = 1e-6
 """Smallest variance used as a divisor, relative to the largest."""
-
+PAIR_COUNTS, COLUMNS_OF_PAIR = (1, 2, 4, 8, 16), 8
+"""Candidate numbers of pairs of columns, and fewest columns of the wider array for each pair."""
 
 MOST_PRODUCTS, MOST_CANDIDATES, LONGEST_PRODUCT = 6, 2000, 4
 """Products of columns kept, candidates, and factors."""
@@ -268,6 +270,41 @@ def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
         left, correlations, right = xp.linalg.svd(first.T @ between @ second, full_matrices=False)
         squares = _limited(correlations, 0.0, 1.0) ** 2
         result.append(Canonical(means, (first @ left, second @ right.T), squares, noise))
+    return result
+
+
+def canonical_of_pairs(x: Array, y: Array) -> list[Canonical]:
+    """Canonical correlations of the 1, 2, 4, ... pairs of columns with the largest correlations, if there are many.
+
+    Among so many columns, all combinations together have too much noise. No column is in two pairs.
+    """
+    xp, width, others = namespace_of(x), int(x.shape[1]), int(y.shape[1])
+    most = min(width, others, max(width, others) // COLUMNS_OF_PAIR)
+    sizes = [size for size in PAIR_COUNTS if size <= most]
+    if not sizes:
+        return []
+    means = xp.mean(x, axis=0), xp.mean(y, axis=0)
+    standard = [(z - mean) / _deviations(z - mean) for z, mean in zip((x, y), means, strict=True)]
+    strengths = xp.abs(standard[0].T @ standard[1])
+    columns: tuple[list[int], list[int]] = ([], [])
+    rows, places = (xp.arange(k, device=device_of(x)) for k in (width, others))
+    for _ in range(sizes[-1]):
+        place = int(xp.argmax(xp.reshape(strengths, (-1,))))
+        i, j = divmod(place, others)
+        columns[0].append(i)
+        columns[1].append(j)
+        free = xp.logical_and(rows[:, None] != i, places[None, :] != j)
+        strengths = xp.where(free, strengths, -xp.ones_like(strengths))
+    result = []
+    for size in sizes:
+        chosen = [indices(of_side[:size], x) for of_side in columns]
+        found = canonical(*(xp.take(z, some, axis=1) for z, some in zip((x, y), chosen, strict=True)), (0.0,))[0]
+        picked = [
+            xp.astype(numbers[:, None] == xp.astype(some, numbers.dtype)[None, :], x.dtype)
+            for numbers, some in zip((rows, places), chosen, strict=True)
+        ]
+        left, right = (pick @ matrix for pick, matrix in zip(picked, found.matrices, strict=True))
+        result.append(found._replace(means=means, matrices=(left, right)))
     return result
 
 

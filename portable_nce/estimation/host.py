@@ -15,7 +15,17 @@ from .._core.namespace import is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 
-__all__ = ["MOST_INDICATORS", "columns_of", "labels_of", "library_name", "numpy_of", "on_host", "one_thread", "written"]
+__all__ = [
+    "MOST_INDICATORS",
+    "array_of",
+    "columns_of",
+    "labels_of",
+    "library_name",
+    "numpy_of",
+    "on_host",
+    "one_thread",
+    "written",
+]
 
 MOST_INDICATORS = 20
 """Most values of a column of categories that get an indicator each; more values are numbered in sorted order."""
@@ -55,6 +65,25 @@ def on_host(name: str, values: Any) -> Array:
     if columns.dtype.kind == "f":
         return columns
     return np.concatenate([_indicators(np, columns[:, k]) for k in range(columns.shape[1])], axis=1)
+
+
+def array_of(name: str, values: Any) -> Any:
+    """Array of one row per entry, of the library of `values`, or of NumPy if they are a sequence or a table."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if not is_array(values) and not isinstance(values, str) and hasattr(values, "__len__"):
+        try:
+            import numpy as np  # noqa: PLC0415  (optional)
+        except ImportError:
+            raise TypeError(
+                f"{name}: expected an array, got {type(values).__name__}; install NumPy to pass lists"
+            ) from None
+        values = np.asarray(values)
+    if not is_array(values):
+        raise TypeError(f"{name}: expected an array or a sequence, got {type(values).__name__}")
+    if len(values.shape) not in {1, 2} or 0 in tuple(values.shape):
+        raise ValueError(f"{name}: expected shape (N, D) or (N,), got {tuple(values.shape)}")
+    return values
 
 
 def labels_of(values: Any) -> list[Any]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import wraps
 from random import Random
 from typing import Any, Literal, TypeAlias, cast, overload
 
-from .._core.checks import as_integer, check_bool, check_choice, check_whole_number, explained
+from .._core.checks import as_integer, check_bool, check_choice, check_whole_number
 from .._core.namespace import common_namespace, namespace_of
-from .._core.types import AnyArray, Parameters, Result
+from .._core.types import AnyArray
 from .categories import category_labels
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
 from .host import columns_of, library_name, on_host, one_thread
 from .independence import LEAST_BLOCKS, LEAST_CLUSTERS, IndependenceTest, tested, tested_given
 from .models import Fitter
+from .options import Samples, with_options_explained
 from .relations import ColumnTable, ConditionalInformation, by_column, conditional, third_numbers
 from .reporting import reported
 from .result import WITHHOLDING, MutualInformation, Settings
@@ -27,39 +27,12 @@ from .training import HOST, Trainer, library_of
 
 __all__ = ["independence_test", "information_by_column", "mutual_information"]
 
-Samples: TypeAlias = AnyArray | Sequence[Any]
 CriticOption: TypeAlias = Literal["best", "separable", "joint"] | tuple[Callable[[Any, Any, Any], Any], Any]
 
 CRITICS = {"best": SEPARABLE, "separable": SEPARABLE, "joint": JOINT}
 TRANSFORMS = ("ranks", "standardize")
 EXCEPTIONS = 3.0
 """Number of pairs of the sample that the loss expects to be anything: N pairs without one allow a share of 3/N."""
-OTHER_NAMES = {
-    "seed": "rng",
-    "random_state": "rng",
-    "n_splits": "folds",
-    "cv": "folds",
-    "subjects": "groups",
-    "times": "order",
-    "z": "given",
-    "units": "nothing: results are in nats, divide them by log 2 for bits",
-}
-"""Options of mutual_information under the names of other libraries."""
-
-
-def _with_options_explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Function that names the right option for one under another library's name."""
-    call = explained(function)
-
-    @wraps(function)
-    def checked(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
-        for name in OTHER_NAMES.keys() & options.keys():
-            meant = OTHER_NAMES[name]
-            remedy = f"did you mean {meant!r}?" if meant.isidentifier() else f"pass {meant}"
-            raise TypeError(f"{name}: expected an option of {function.__name__}, got {name!r}; {remedy}")
-        return call(*args, **options)
-
-    return checked
 
 
 @overload
@@ -104,7 +77,7 @@ def mutual_information(
 ) -> MutualInformation | ConditionalInformation: ...
 
 
-@_with_options_explained
+@with_options_explained
 def mutual_information(
     x: Samples,
     y: Samples,
@@ -237,7 +210,7 @@ def mutual_information(
     return conditional(estimate, test, x, y, given)
 
 
-@_with_options_explained
+@with_options_explained
 def information_by_column(
     x: Samples, y: Samples, /, *, names: Sequence[str] | None = None, rng: Any = None, **options: Any
 ) -> ColumnTable:
@@ -288,7 +261,7 @@ def information_by_column(
     return by_column(estimate, x, y, names)
 
 
-@_with_options_explained
+@with_options_explained
 def independence_test(
     x: Samples,
     y: Samples,
@@ -302,11 +275,11 @@ def independence_test(
 ) -> IndependenceTest:
     """Test whether two arrays are independent, by permutations.
 
-    Three statistics of normal scores of all pairs: the distance covariance, for weak smooth relations; the covariance
-    of Gaussian kernels, for local ones; and the largest correlation of a column, its square, or a product of up to four
-    columns, for single columns among many and for interactions. Their combination, the weighted sum of their inverse
-    probabilities (weights 3, 1, 1), has a rank among those of permutations of y. So the level holds for any number of
-    pairs.
+    Four statistics of normal scores of all pairs: the distance covariance, for weak smooth relations; the largest
+    correlation of columns, for single columns among many; the covariance of Gaussian kernels, for local relations; and
+    the largest correlation of squares and of products of up to four columns, for scales and interactions. Their
+    combination, the weighted sum of their inverse probabilities (weights 3, 3, 2, 2), has a rank among those of
+    permutations of y. So the level holds for any number of pairs.
 
     Parameters
     ----------

@@ -71,6 +71,11 @@ class ConditionalInformation(ResultRecord):
     with_y: MutualInformation
     without_y: MutualInformation
 
+    @property
+    def local(self) -> tuple[float, ...]:
+        """Difference (N,) of the terms of each pair in both bounds: its pointwise information given z, in nats."""
+        return tuple(a - b for a, b in zip(self.with_y.local, self.without_y.local, strict=True))
+
     def __repr__(self) -> str:
         """Readable summary."""
         lines = [f"mutual information given a third variable, {self.with_y.settings.pairs} pairs, in nats"]

@@ -6,7 +6,16 @@ import math
 from collections.abc import Hashable, Sequence
 
 from .result import WITHHOLDING, MutualInformation, Settings
-from .statistics import SLOWEST, Summary, averaged, extrapolated, influences, margin_of_exceptions, summary
+from .statistics import (
+    SLOWEST,
+    Summary,
+    averaged,
+    extrapolated,
+    influences,
+    local_values,
+    margin_of_exceptions,
+    summary,
+)
 from .study import Found
 
 __all__ = ["reported"]
@@ -70,6 +79,7 @@ def reported(found: Found, given: Sequence[str], settings: Settings, labels: Seq
         tuple(flags),
         settings,
         each,
+        local_values(found.whole, settings.pairs),
     )
 
 

@@ -118,6 +118,9 @@ class MutualInformation(ResultRecord):
         Numbers of rows and groups, options, seed and version.
     influences : tuple of (label, float)
         Influence on the bound of each independent row, group or block, named by its first row or by its group's label.
+    local : tuple of float, (N,)
+        Term of each pair in the bound, their mean: its pointwise mutual information ``log p(y | x) / p(y)`` by critics
+        that have not seen it, between log(3/N) and the ceiling. A single term is noisy; means of many rows are not.
     """
 
     lower: float
@@ -132,6 +135,7 @@ class MutualInformation(ResultRecord):
     flags: tuple[str, ...]
     settings: Settings
     influences: tuple[tuple[Hashable, float], ...] = ()
+    local: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         """Readable summary."""
@@ -152,11 +156,11 @@ class MutualInformation(ResultRecord):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Fields by name, but `influences`, and those of `settings`, as JSON takes them: None in place of NaN."""
+        """Fields by name, but `influences` and `local`, and those of `settings`, as JSON takes them: None for NaN."""
         known = ResultRecord.to_dict(
             self
         )  # super() fails in a class with slots: github.com/python/cpython/issues/90562
-        del known["influences"]  # as many as rows
+        del known["influences"], known["local"]  # as many as rows
         return known
 
     def sentence(self, *, short: bool = False) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "holm",
     "influences",
     "limit_of_mean",
+    "local_values",
     "margin_of_exceptions",
     "p_value",
     "quantile",
@@ -32,7 +33,8 @@ class Fold(NamedTuple):
     The bound is ``log n`` minus the mean of n losses. The influence of a pair (infinitesimal jackknife) is the sum of
     its effects as a row, by its loss, and as a column, by its softmax shares of all rows. A bootstrap would be wrong,
     since a pair drawn twice is its own negative. `fall`: by how much a pair that the sample does not have may be below
-    the bound, the least value of any x of the report with any of its y. `ceiling`: largest possible bound.
+    the bound, the least value of any x of the report with any of its y. `ceiling`: largest possible bound. `values`:
+    terms of the bound, of the pairs with the numbers `rows`.
     """
 
     bound: float
@@ -40,6 +42,8 @@ class Fold(NamedTuple):
     clusters: Sequence[int]
     fall: float = 0.0
     ceiling: float = math.inf
+    rows: Sequence[int] = ()
+    values: Sequence[float] = ()
 
 
 class Summary(NamedTuple):
@@ -107,6 +111,16 @@ def influences(splits: Sequence[Sequence[Fold]], count: int) -> list[float]:
             for cluster, influence in zip(fold.clusters, fold.influence, strict=True):
                 result[cluster] += influence / total
     return result
+
+
+def local_values(splits: Sequence[Sequence[Fold]], count: int) -> tuple[float, ...]:
+    """Term of each of `count` pairs in the mean bound of the splits, each of which reports all pairs."""
+    result = [0.0] * count
+    for folds in splits:
+        for fold in folds:
+            for row, value in zip(fold.rows, fold.values, strict=True):
+                result[row] += value / len(splits)
+    return tuple(result)
 
 
 def margin_of_exceptions(splits: Sequence[Sequence[Fold]], *, whole: bool) -> float:

@@ -86,6 +86,8 @@ class Study(NamedTuple):
         bounds: list[tuple[float, int]] = []
         influence: list[float] = []
         labels: list[int] = []
+        members: list[int] = []
+        values: list[float] = []
         fall, ceiling = 0.0, math.inf
         for piece in (parts.report[i::fraction] for i in range(min(fraction, len(parts.report)))):
             found = judged(model, rows(piece), self.fitter.trainer.exceptions)
@@ -93,6 +95,8 @@ class Study(NamedTuple):
             bounds.append((mean, len(found.values)))
             influence += [value - mean - slope for value, slope in zip(found.values, found.slopes, strict=True)]
             labels += clusters.labels(piece)
+            members += clusters.members(piece)
+            values += found.values
             fall, ceiling = max(fall, mean - found.least), min(ceiling, found.ceiling)
         value = math.fsum(bound * count for bound, count in bounds) / len(influence)
-        return Fold(value, influence, labels, fall, ceiling), model.names, model.converged
+        return Fold(value, influence, labels, fall, ceiling, members, values), model.names, model.converged

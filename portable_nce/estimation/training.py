@@ -13,7 +13,7 @@ from .._core.registry import adapter_of
 from .._core.trees import mapped
 from .buffered import SeparableSteps
 from .critics import SEPARABLE, Critic, gaussian, mean_loss, row_losses
-from .features import Canonical, CriticInputs, Pairs, canonical, same_category
+from .features import Canonical, CriticInputs, Pairs, canonical, canonical_of_pairs, same_category
 from .host import numpy_of
 
 __all__ = ["HOST", "Library", "Trained", "Trainer", "best_start", "library_of"]
@@ -38,7 +38,8 @@ class Trained(NamedTuple):
 
 def best_start(train: Pairs, stop: Pairs, exceptions: float) -> Canonical:
     """Linear start with the best bound on the stopping pairs; zero scores if none is better."""
-    analyses = canonical(train.x.coordinates, train.y.coordinates, RIDGES)
+    both = train.x.coordinates, train.y.coordinates
+    analyses = [*canonical(*both, RIDGES), *canonical_of_pairs(*both)]
     starts = [analysis.shrunk(multiple) for analysis in analyses for multiple in SHRINKING]
     starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
     same = stop.same_category()

@@ -58,7 +58,7 @@ def test_local_and_weak_relations_are_found() -> None:
 def test_the_statistics_are_those_of_whole_matrices() -> None:
     x, y = np.random.default_rng(0).normal(size=(2, 30, 2))
     orders = [list(range(30)), *(Random(k).sample(range(30), 30) for k in range(5))]
-    covariances, kernels, largest = evidence(x, y, orders, Random(0))
+    covariances, largest, kernels, others = evidence(x, y, orders, Random(0))
 
     def centred(matrix: Any) -> Any:
         return matrix - matrix.mean(axis=0) - matrix.mean(axis=1)[:, None] + matrix.mean()
@@ -68,11 +68,14 @@ def test_the_statistics_are_those_of_whole_matrices() -> None:
     np.testing.assert_allclose(covariances, expected, rtol=1e-6)  # all 30 rows are landmarks
     c, d = (np.exp(-0.5 * (z / 0.3) ** 2 / 2.0) for z in (a, b))
     np.testing.assert_allclose(kernels, [(centred(c) * d[np.ix_(o, o)]).sum() for o in orders], rtol=1e-6)
-    for order, value in zip(orders, largest, strict=True):
-        columns = [[z[:, 0], z[:, 1], z[:, 0] ** 2, z[:, 1] ** 2] for z in (x, y[order])]
+    for order, *values in zip(orders, largest, others, strict=True):
+        columns = [[z[:, 0], z[:, 1]] for z in (x, y[order])]
+        squares = [[z[:, 0] ** 2, z[:, 1] ** 2] for z in (x, y[order])]
         products = [[z[:, 0] * z[:, 1], np.sign(z[:, 0] * z[:, 1])] for z in (x, y[order])]
-        couples = [(columns[0], columns[1]), (products[0], columns[1]), (columns[0], products[1])]
-        assert value == pytest.approx(max(abs(np.corrcoef(u, v)[0, 1]) for p, q in couples for u in p for v in q))
+        couples = [(squares[0], columns[1]), (columns[0], squares[1]), (squares[0], squares[1])]
+        couples += [(products[0], [*columns[1], *squares[1]]), ([*columns[0], *squares[0]], products[1])]
+        for value, some in zip(values, ([(columns[0], columns[1])], couples), strict=True):
+            assert value == pytest.approx(max(abs(np.corrcoef(u, v)[0, 1]) for p, q in some for u in p for v in q))
 
 
 def test_the_combination_has_its_rank_among_all_assignments() -> None:
@@ -162,7 +165,13 @@ def test_a_seed_gives_the_same_probability() -> None:
     assert first.to_dict() == second.to_dict()
     assert (first.seed, first.pairs, first.groups) == (7, 60, 60)
     assert [name for name, _ in first.statistics] == [statistic.name for statistic in STATISTICS]
-    for words in ("p = ", "60 pairs", "distance covariance, Gaussian kernels and", "999 permutations", "seed 7"):
+    for words in (
+        "p = ",
+        "60 pairs",
+        "distance covariance, largest correlation of columns, Gaussian",
+        "999 permutations",
+        "seed 7",
+    ):
         assert words in first.sentence()
     assert all(f"{p:.4g} by {name}" in repr(first) for name, p in first.statistics)
     assert "test of independence of 60 pairs" in repr(first)

@@ -16,6 +16,7 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce.estimation import critics, display, features, mutual_information
+from portable_nce.estimation.features import canonical, canonical_of_pairs
 from portable_nce.estimation.host import on_host
 from portable_nce.estimation.statistics import (
     Fold,
@@ -49,7 +50,7 @@ def estimate(x: Any, y: Any, **options: Any) -> Any:
 
 def values(found: Any) -> dict[str, Any]:
     """Fields of a result by name, with None in place of NaN."""
-    return {**found.to_dict(), "influences": found.influences}
+    return {**found.to_dict(), "influences": found.influences, "local": found.local}
 
 
 def test_the_interval_holds_the_truth_and_the_repr_says_what_is_reported() -> None:
@@ -445,7 +446,8 @@ def test_information_of_more_columns_than_pairs() -> None:
     x = np.random.default_rng(0).normal(size=(150, 200))
     found = estimate(x, x[:, :5] + 0.3 * np.random.default_rng(1).normal(size=(150, 5)), steps=25)
     assert found.lower < 5 * 0.5 * math.log1p(1 / 0.09)
-    assert {"still growing", "nothing found"} & {*found.flags}
+    assert found.lower > 1.0
+    assert {"still growing", "nothing found", "at the ceiling"} & {*found.flags}
 
 
 def test_constant_columns_tell_nothing() -> None:
@@ -524,7 +526,7 @@ def test_a_result_can_be_shown_in_a_notebook_and_written_as_json() -> None:
     assert found._repr_html_() == f"<pre>{html.escape(repr(found))}</pre>"  # as notebooks call it
     for result in (found, replace(found, lower=math.nan)):
         again = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-        assert again.keys() == {field.name for field in fields(found)} - {"influences"}
+        assert again.keys() == {field.name for field in fields(found)} - {"influences", "local"}
         assert again["lower"] == (None if math.isnan(result.lower) else result.lower)
         assert again["settings"] == json.loads(json.dumps(asdict(found.settings)))
         assert again["curve"] == [list(point) for point in found.curve]
@@ -554,3 +556,46 @@ def test_results_are_records_and_not_tuples() -> None:
         assert result._repr_html_().startswith("<pre>")
     assert replace(found.settings) == found.settings
     assert numbers.to_dict()["with_y"] == numbers.with_y.to_dict()
+
+
+def test_local_values_are_the_terms_of_the_bound() -> None:
+    x, noise = np.random.default_rng(0).normal(size=(2, 300))
+    y = 0.8 * x + 0.6 * noise
+    found = estimate(x, y, splits=2, steps=200)
+    assert len(found.local) == 300
+    assert np.mean(found.local) == pytest.approx(found.bound, abs=1e-9)
+    assert math.log(3.0 / 300.0) - 1e-6 <= min(found.local) <= max(found.local) <= found.ceiling + 1e-6
+    truth = -math.log(0.6) + 0.5 * y**2 - 0.5 * (y - 0.8 * x) ** 2 / 0.36
+    assert np.corrcoef(found.local, truth)[0, 1] > 0.9
+    series = estimate(x, y, order=range(300), steps=25)
+    assert np.mean(series.local) == pytest.approx(series.bound, abs=1e-9)
+    whole = estimate(np.repeat(x, 2), np.repeat(y, 2), steps=25)
+    assert np.mean(whole.local) == pytest.approx(whole.bound, abs=1e-9)
+    given = estimate(x, y, given=noise, steps=25)
+    assert np.mean(given.local) == pytest.approx(given.with_y.bound - given.without_y.bound, abs=1e-9)
+
+
+def test_few_pairs_of_many_columns_are_found() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 50)), rng.normal(size=(300, 60))
+    assert estimate(x, y).lower <= 0.0
+    for i in range(3):
+        y[:, 2 * i + 1] = 0.7 * x[:, i] + math.sqrt(0.51) * y[:, 2 * i + 1]
+    assert 0.5 < estimate(x, y).lower < -1.5 * math.log(0.51)
+
+
+def test_the_best_pairs_of_columns_are_canonical_coordinates() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 16)), rng.normal(size=(200, 3))
+    y[:, 1] += x[:, 9]
+    y[:, 0] += 2.0 * x[:, 4]
+    one, two = canonical_of_pairs(x, y)  # two columns of x for each pair
+    assert one.squares == pytest.approx([np.corrcoef(x[:, 4], y[:, 0])[0, 1] ** 2])
+    assert np.flatnonzero(one.matrices[0][:, 0]).tolist() == [4]
+    assert np.flatnonzero(one.matrices[1][:, 0]).tolist() == [0]
+    alone = canonical(x[:, [4, 9]], y[:, [0, 1]], (0.0,))[0]
+    np.testing.assert_allclose(two.squares, alone.squares)
+    for z, mean, matrix in zip((x, y), two.means, two.matrices, strict=True):
+        found = (z - mean) @ matrix
+        np.testing.assert_allclose(found.T @ found / 200, np.eye(2), atol=1e-9)
+    assert canonical_of_pairs(x[:, :7], y) == []

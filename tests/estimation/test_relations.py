@@ -430,6 +430,28 @@ def test_a_paired_difference_has_the_error_of_the_pairs() -> None:
     assert paired.high - paired.low < apart.high - apart.low
 
 
+def test_two_seeds_do_not_share_the_training() -> None:
+    def result(seed: int, bound: float) -> Any:
+        settings = replace(WITH_Y.settings, seed=seed, splits=1)
+        return replace(
+            WITH_Y, settings=settings, bound=bound, error=0.1, lower=bound - 0.2, low=bound - 0.2, estimate=bound + 0.1,
+            high=bound + 0.5, influences=tuple((k, float(k % 3) - 1.0) for k in range(300)), flags=(),
+        )  # fmt: skip
+
+    alike, apart = (difference(result(0, 0.9), result(seed, 0.7), paired=True) for seed in (0, 1))
+    assert alike.correlation == apart.correlation == pytest.approx(1.0)
+    assert (alike.estimate - alike.low, alike.error) == (pytest.approx(0.1), pytest.approx(0.0, abs=1e-6))
+    z = 1.6449
+    trained = 2.0 * (0.5 * 0.1) ** 2
+    assert apart.error == pytest.approx(math.sqrt(trained))
+    width = math.sqrt(0.3**2 + 0.4**2 - 2.0 * (z * 0.1) ** 2 + z**2 * trained)
+    assert apart.estimate - apart.low == pytest.approx(width)
+    assert apart.high - apart.estimate == pytest.approx(width)
+    # Independent samples share nothing, whatever their seeds.
+    one, other = (difference(result(0, 0.9), result(seed, 0.7), paired=False) for seed in (0, 1))
+    assert (one.low, one.error) == (other.low, other.error)
+
+
 def test_groups_are_paired_by_their_labels() -> None:
     subject = np.repeat(np.arange(60), 5)
     order = np.random.default_rng(0).permutation(300)
