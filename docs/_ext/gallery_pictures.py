@@ -40,6 +40,10 @@ PICTURES: Final = {
     "plot_11_recommender": (
         "Scores against true log-probabilities: on the line with the logQ correction, flat without.",
     ),
+    "plot_12_local_information": (
+        "Pairs in the plane, coloured by their local information: positive near the relation, negative away from it.",
+        "Local transfer entropy by time, averaged: above 0 in the shaded times in which the series is driven.",
+    ),
 }
 """What each picture of a script shows, in their order."""
 THUMBNAILS: Final = {"plot_01_digits": 1}
