@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import runpy
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 nox.needs_version = ">=2025.2"
+# No session needs uv. Without it, nox says so in the second line of its output.
+logging.getLogger("nox").addFilter(lambda record: record.getMessage() != "uv binary not found.")
 
 ROOT: Final = Path(__file__).parent
 WORK: Final = ROOT / ".nox"
@@ -116,7 +119,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "mlx": (*TESTING, *FRAMEWORKS["mlx"]),
     "cupy": (*TESTING, *FRAMEWORKS["cupy"]),
     # The lowest declared versions. On Linux, the lowest PyTorch would bring gigabytes of CUDA.
-    "minimums": (
+    "lowest": (
         *floors(PYPROJECT["project"]["dependencies"]),
         *floors((*extras("test", "numpy", "jax"), *ARRAYS)),
         *(() if sys.platform == "linux" else floors(extras("torch"))),
@@ -240,7 +243,7 @@ nox.options.sessions = [
     *(f"conformance({name})" for name in TOGETHER),
     "tests",
     "integration",
-    "summary",
+    "test_summary",
 ]
 
 FULL: Final = ["full"]
@@ -335,7 +338,7 @@ READY: Final[set[str]] = set()
 LIBRARIES: Final = frozenset(
     {"array_api_compat", "array_api_strict", "dask", "jax", "mlx", "mparray", "numpy", "torch"}
 )
-"""Array libraries whose releases the summary names."""
+"""Array libraries whose releases `test_summary` names."""
 
 
 def releases(folder: Path) -> list[str]:
@@ -375,7 +378,7 @@ def copied(source: Path) -> Path:
 
 
 def results(name: str) -> Path:
-    """Make an empty folder for the results that `coverage` and `summary` read."""
+    """Make an empty folder for the results that `coverage` and `test_summary` read."""
     folder = WORK / "results" / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -430,32 +433,7 @@ def run_suite(tester: Environment, name: str, *args: str, variants: Sequence[str
     )
 
 
-@nox.session(venv_backend="none", tags=RELEASE)
-@nox.parametrize("name", [nox.param(name, id=name) for name in TOGETHER])
-def conformance(session: nox.Session, name: str) -> None:
-    """Run the conformance suite on the variants of one process: all cases on NumPy, covering arrays of the rest."""
-    tester = alone(session, name) if name in VARIANTS and VARIANTS[name].gpu else environment(session, "all")
-    run_suite(tester, name, *SHORT, variants=TOGETHER[name])
-
-
-@nox.session(venv_backend="none")
-@nox.parametrize("variant", [nox.param(name, id=name, tags=[] if name in NOT_RUN else FULL) for name in VARIANTS])
-def whole(session: nox.Session, variant: str) -> None:
-    """Run the whole conformance suite on one variant, where its library is the only framework."""
-    run_suite(alone(session, variant), variant, measured=True)
-
-
-@nox.session(venv_backend="none", tags=FULL)
-def stand_in(session: nox.Session) -> None:
-    """Run the whole conformance suite on CuPy's adapter, on a stand-in of CuPy."""
-    run_suite(environment(session, "arrays"), "cupy-stand-in", variants=(STAND_IN,), measured=True)
-
-
-@nox.session(venv_backend="none", tags=FULL)
-def fused(session: nox.Session) -> None:
-    """Run cases of the conformance suite with compiled steps, on PyTorch without a GPU."""
-    variants = (f"{NAME}.testing.variants:FUSED",)
-    run_suite(environment(session, "torch"), "torch-fused", *SHORT, "-k", "test_case", variants=variants)
+# First what people run: nox lists sessions in this order.
 
 
 @nox.session(venv_backend="none")
@@ -468,6 +446,60 @@ def quick(session: nox.Session) -> None:
     tester.run("mypy", "--disable-error-code=import-not-found", "--no-warn-unused-ignores", NAME)
     variants = "--variant=numpy-readonly", "--variant=torch"
     pytest(tester, "quick", *SUITE, *SHORT, *variants, "--dtype=float64", "-k", "test_case or every_loss or bad_input")
+
+
+@nox.session(venv_backend="none", tags=BOTH)
+def demo(session: nox.Session) -> None:
+    """Train two encoders on handwritten digits; options after ``--``, such as ``--backend torch``."""
+    backend = chosen(session.posargs)
+    if backend == "cupy" and OBSTACLE is not None:
+        session.error(f"the demo cannot run on CuPy: {OBSTACLE}")
+    if not (WORK / "env" / "demo").exists():
+        session.log("Once: installs NumPy, SciPy, scikit-learn, Matplotlib and tqdm in .nox/env/demo, some 400 MB.")
+    studio = environment(session, "demo")
+    if backend in FRAMEWORKS:
+        session.log(f"Installs {' '.join(FRAMEWORKS[backend])} in .nox/env/demo, unless it is there.")
+        studio.install(*FRAMEWORKS[backend])
+    studio.run("python", "-m", NAME, "demo", *session.posargs)
+
+
+def chosen(options: Sequence[str]) -> str:
+    """The backend among the demo's options."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--backend", default="numpy")
+    backend: str = parser.parse_known_args(options)[0].backend
+    return backend
+
+
+# The suite and the tests
+
+
+@nox.session(venv_backend="none", tags=RELEASE)
+@nox.parametrize("name", [nox.param(name, id=name) for name in TOGETHER])
+def conformance(session: nox.Session, name: str) -> None:
+    """Run the conformance suite on the variants of one process: all cases on NumPy, covering arrays of the rest."""
+    tester = alone(session, name) if name in VARIANTS and VARIANTS[name].gpu else environment(session, "all")
+    run_suite(tester, name, *SHORT, variants=TOGETHER[name])
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("variant", [nox.param(name, id=name, tags=[] if name in NOT_RUN else FULL) for name in VARIANTS])
+def conformance_full(session: nox.Session, variant: str) -> None:
+    """Run the whole conformance suite on one variant, where its library is the only framework."""
+    run_suite(alone(session, variant), variant, measured=True)
+
+
+@nox.session(venv_backend="none", tags=FULL)
+def cupy_stand_in(session: nox.Session) -> None:
+    """Run the whole conformance suite on CuPy's adapter, on a stand-in of CuPy."""
+    run_suite(environment(session, "arrays"), "cupy-stand-in", variants=(STAND_IN,), measured=True)
+
+
+@nox.session(venv_backend="none", tags=FULL)
+def compiled_steps(session: nox.Session) -> None:
+    """Run cases of the conformance suite with compiled steps, on PyTorch without a GPU."""
+    variants = (f"{NAME}.testing.variants:FUSED",)
+    run_suite(environment(session, "torch"), "torch-fused", *SHORT, "-k", "test_case", variants=variants)
 
 
 @nox.session(venv_backend="none", tags=BOTH)
@@ -499,7 +531,7 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=FULL)
-def products(session: nox.Session) -> None:
+def tests_full(session: nox.Session) -> None:
     """Run the project's own tests with all combinations of parameters."""
     pytest(environment(session, "all"), "tests", *OWN, *EXPERIMENTS, measured=True, env=LIGHT_XLA)
 
@@ -584,21 +616,21 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=BOTH)
-def minimums(session: nox.Session) -> None:
+def lowest_versions(session: nox.Session) -> None:
     """Run a part of the suite on the lowest declared versions; every call on them and the newest, without warnings."""
-    lowest = environment(session, "minimums")
+    lowest = environment(session, "lowest")
     call = "python", "-W", "error", str(ROOT / "tools" / "every_call.py")
     lowest.run(*call, "numpy", "array-api-strict-strictest", "jax-x64")
     further = [name for name in ("mparray", "mlx") if name not in NOT_RUN]
     environment(session, "all").run(*call, "numpy", "array-api-strict-strictest", "jax-x64", *further)
     # Without exact arithmetic: mparray needs a newer NumPy.
-    pytest(lowest, "minimums-numpy", *SUITE, "-k", f"test_case or {CONTRACT} or saturation")
+    pytest(lowest, "lowest-numpy", *SUITE, "-k", f"test_case or {CONTRACT} or saturation")
     strictest = "--variant=array-api-strict-strictest", "-k", "test_case"
-    pytest(lowest, "minimums-array-api-strict", *SUITE, *strictest)
+    pytest(lowest, "lowest-array-api-strict", *SUITE, *strictest)
     few = "test_case and float64 and (clip or dcl or siglip or moco) and not streamed"
-    pytest(lowest, "minimums-jax", *SUITE, "--variant=jax-x64", "-k", few)
+    pytest(lowest, "lowest-jax", *SUITE, "--variant=jax-x64", "-k", few)
     if sys.platform != "linux":
-        pytest(lowest, "minimums-torch", *SUITE, "--variant=torch", "-k", "test_case")
+        pytest(lowest, "lowest-torch", *SUITE, "--variant=torch", "-k", "test_case")
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -637,7 +669,7 @@ def formulas(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-def launches(session: nox.Session) -> None:
+def count_launches(session: nox.Session) -> None:
     """Count what losses cost on a GPU, without one; ``-- --record`` writes the table and the test's limits."""
     environment(session, "bench").run("python", "benchmarks/launches.py", *session.posargs)
 
@@ -673,7 +705,7 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=BOTH)
-def typing(session: nox.Session) -> None:
+def types_full(session: nox.Session) -> None:
     """Check all types by pyright too, and test the verdicts of both checkers on valid and invalid calls."""
     checker = environment(session, "all")
     try:
@@ -681,29 +713,6 @@ def typing(session: nox.Session) -> None:
     finally:
         checker.run("pyright", "--pythonpath", str(checker.programs / "python"))
     pytest(checker, "types", "tests/full/typed", processes="0")
-
-
-@nox.session(venv_backend="none", tags=BOTH)
-def demo(session: nox.Session) -> None:
-    """Train two encoders on handwritten digits; options after ``--``, such as ``--backend torch``."""
-    backend = chosen(session.posargs)
-    if backend == "cupy" and OBSTACLE is not None:
-        session.error(f"the demo cannot run on CuPy: {OBSTACLE}")
-    if not (WORK / "env" / "demo").exists():
-        session.log("Once: installs NumPy, SciPy, scikit-learn, Matplotlib and tqdm in .nox/env/demo, some 400 MB.")
-    studio = environment(session, "demo")
-    if backend in FRAMEWORKS:
-        session.log(f"Installs {' '.join(FRAMEWORKS[backend])} in .nox/env/demo, unless it is there.")
-        studio.install(*FRAMEWORKS[backend])
-    studio.run("python", "-m", NAME, "demo", *session.posargs)
-
-
-def chosen(options: Sequence[str]) -> str:
-    """The backend among the demo's options."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--backend", default="numpy")
-    backend: str = parser.parse_known_args(options)[0].backend
-    return backend
 
 
 # A release
@@ -741,7 +750,7 @@ def percent(part: int, whole: int) -> float:
 
 @nox.session(venv_backend="none", tags=FULL)
 def coverage(session: nox.Session) -> None:
-    """Combine and show the coverage of `products`, `stand_in` and `whole`; fail below the floor."""
+    """Combine and show the coverage of `tests_full`, `cupy_stand_in` and `conformance_full`; fail below the floor."""
     measurer = environment(session, "arrays")
     folder = results("coverage")
     env = {"COVERAGE_FILE": str(folder / "coverage")}
@@ -749,7 +758,7 @@ def coverage(session: nox.Session) -> None:
         str(path) for path in (WORK / "results").glob("*/coverage*") if path.is_file() and path.parent != folder
     )
     if not data:
-        session.error("no session has left coverage data: run products, stand_in or whole first")
+        session.error("no session has left coverage data: run tests_full, cupy_stand_in or conformance_full first")
     measurer.run("coverage", "combine", "--keep", "--quiet", *data, env=env)
     measurer.run("coverage", "report", env=env)
     measurer.run("coverage", "json", "--quiet", "-o", str(folder / "coverage.json"), env=env)
@@ -846,7 +855,7 @@ def failures(suite: ET.Element) -> Iterator[tuple[str, str]]:
 
 
 @nox.session(venv_backend="none", tags=BOTH)
-def summary(session: nox.Session) -> None:
+def test_summary(session: nox.Session) -> None:
     """Print the outcomes of each session, releases, variants that could not run, failed and slow tests, and the costs.
 
     The default run fails if it took more than twice its budget of processor time; processors differ by a quarter.

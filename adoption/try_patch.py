@@ -220,8 +220,8 @@ def table(record: Mapping[str, Any]) -> str:
         found = record[name]
         before, after, lines_of = found["before"], found["after"], found["lines"]
         failed = f"{len(after['failed'])} fail, as before" if after["failed"] else "all pass"
-        head = f"[{name}]({example.address}), `{example.loss}` | [+{lines_of['+']} −{lines_of['-']}]({name}.patch)"
-        head += f" | {after['tests']}: {failed}"
+        head = f"[{name}]({example.address}), `{example.loss}`"
+        head += f" | [+{lines_of['+']} −{lines_of['-']}](../adoption/{name}.patch) | {after['tests']}: {failed}"
         for rows in before["ms"]:
             cells = (of[kind][rows] for kind in ("ms", "MiB") for of in (before, after))
             lines.append(f"| {head} | {rows} | {' | '.join(f'{cell:.0f}' for cell in cells)} |")

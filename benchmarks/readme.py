@@ -1,7 +1,6 @@
 """Numbers and picture of README.md and docs/index.md, from recorded measurements.
 
-`python benchmarks/readme.py` reads benchmarks/speed.md, training.md, gpu.json, catalogue.json, docs/ranks.md and
-docs/agreement.json.
+`python benchmarks/readme.py` reads benchmarks/speed.md, training.md, gpu.json, catalogue.json and docs/ranks.md.
 It writes a table into README.md and a summary into docs/speed.md, and draws docs/batch_size.png and docs/speed.png.
 `python benchmarks/speed.py` does this too, after it has measured.
 """
@@ -9,7 +8,6 @@ It writes a table into README.md and a summary into docs/speed.md, and draws doc
 from __future__ import annotations
 
 import json
-import math
 import platform
 import re
 from collections.abc import Iterable, Mapping
@@ -78,18 +76,6 @@ def tables(page: str, heading: str, *, word: int = 0) -> list[Table]:
     return found
 
 
-def worst_agreement(record: str) -> float:
-    """Give the largest float32 error of a value or gradient in ulps, at the default precision."""
-    variants = json.loads(record).values()
-    return max(
-        float(error)
-        for variant in variants
-        for cell, errors in variant["cells"].items()
-        if cell.endswith("|float32")
-        for error in errors
-    )
-
-
 def cost(found: list[Table], name: str, column: str) -> str:
     """Give time and memory of a row of a section."""
     time, memory = (next(table[name][column] for table in part if name in table) for part in (found[:1], found[1:]))
@@ -104,14 +90,14 @@ def cores_of(page: str, heading: str) -> str:
 
 def numbers(root: Path) -> str:
     """Make the table."""
-    speed, ranks, training, agreement = (
+    speed, ranks, training = (
         (root / name).read_text(encoding="utf-8")
-        for name in ("benchmarks/speed.md", "docs/ranks.md", "benchmarks/training.md", "docs/agreement.json")
+        for name in ("benchmarks/speed.md", "docs/ranks.md", "benchmarks/training.md")
     )
     gpu = gpu_record(root)
     info_nce, others, million = (tables(speed, name) for name in ("InfoNCE", "Other losses", "Over a million items"))
     (shared,) = tables(ranks, "Communication and memory")
-    (ratio,) = tables(training, "Cost of a step", word=1)
+    (step,) = tables(training, "Cost of a step")
 
     def peak(name: str) -> str:
         return f"{shared[name][SHARED]:.0f} MiB"
@@ -120,6 +106,15 @@ def numbers(root: Path) -> str:
     rows = [
         ("value and gradients", "on", "usual code", "portable_nce"),
         ("---", "---", "---:", "---:"),
+        *(
+            (
+                f"`{case[0]}`, {case[1]} × {case[2]}, {case[3]}",
+                f"one {gpu['card']}",
+                f"eager PyTorch: {of_gpu(gpu, case, 'formula')}",
+                of_gpu(gpu, case, "portable_nce"),
+            )
+            for case in GPU_ROWS
+        ),
         *rows_of_catalogue(root, SMALL_ROWS),
         (f"`info_nce`, {SIZE}", cores, f"eager PyTorch: {cost(info_nce, EAGER, SIZE)}", cost(info_nce, OURS, SIZE)),
         (
@@ -142,24 +137,44 @@ def numbers(root: Path) -> str:
             peak("`clip`"),
         ),
         (
-            f"`info_nce`, {SIZE}, compiled",
-            f"one {gpu['card']}",
-            f"torch.compile: {of_gpu(gpu, GPU_COMPILED[0])}",
-            of_gpu(gpu, GPU_COMPILED[1]),
+            f"[a training step](docs/training.md) with a small encoder, {PAIRS} pairs",
+            "one CPU core",
+            f"`cross_entropy`: {step['cross_entropy'][STEP]:.0f} ms",
+            f"{step['portable_nce'][STEP]:.0f} ms",
         ),
     ]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    times = " and ".join(f"{ratio['portable_nce'][f'ms (ratio), {pairs} pairs']:.2f}" for pairs in (512, 4096))
-    notes = (
-        f"In float32, without normalisation, but `clip` with it on both sides, and on the GPU with it in portable_nce. "
-        f"Memory is the peak above inputs and gradients. For `info_nce` of {SIZE}, `torch.compile` takes "
-        f"{cost(info_nce, COMPILED, SIZE)}, PyTorch's `linear_cross_entropy` {cost(info_nce, FUSED, SIZE)}. Steps "
-        f"of 512 and 4096 pairs of a small encoder take {times} times as long as with `cross_entropy`, on one core "
-        f"([training](docs/training.md)). The largest float32 error of any loss on any library is "
-        f"below {10 * math.ceil(worst_agreement(agreement) / 10)} units in the last place. "
-        f"On the GPU, {eager_gpu(gpu)} ([tables](docs/gpu.md))."
+    lines = (
+        f"{MEASURED} {NORMALISED}",
+        price_on_gpu(gpu),
     )
-    return f"{table}\n{fill(notes, 120, break_long_words=False, break_on_hyphens=False)}\n"
+    filled = "\n\n".join(fill(line, 120, break_long_words=False, break_on_hyphens=False) for line in lines)
+    return f"{table}\n{filled}\n"
+
+
+PAIRS: Final = 4096
+STEP: Final = f"ms (ratio), {PAIRS} pairs"
+"""Column of the table in benchmarks/training.md."""
+
+MEASURED: Final = "Embeddings are float32 unless a row says otherwise. Memory is the peak above inputs and gradients."
+NORMALISED: Final = (
+    "On the GPU, the usual code gets normalised embeddings, and portable_nce normalises them itself. On CPUs both"
+    " normalise them in `clip` and where the row says so, and neither does in the other rows."
+)
+"""How the programs that were measured treat the embeddings."""
+
+GPU_ROWS: Final = (("clip", 32768, 512, "bfloat16"), ("nt_xent", 32768, 512, "float32"))
+"""Losses, rows, features and precisions of benchmarks/gpu.py that the table shows: a slower call and a faster one."""
+
+
+def price_on_gpu(record: Mapping[str, Any]) -> str:
+    """Say what a GPU pays, and when it gains nothing."""
+    loss, rows, *_ = GPU_ROWS[0]
+    return (
+        f"**On a GPU you gain memory and may pay with time**: {eager_gpu(record)}. Where the score matrix fits, the"
+        f" compiled formula is faster: `{loss}` of {rows} rows takes {of_gpu(record, GPU_ROWS[0], FORMULA_COMPILED)}"
+        f" ([GPUs](docs/gpu.md))."
+    )
 
 
 SMALL_ROWS: Final = (("info_nce", "`info_nce`, normalised", 128, "formula", "eager PyTorch"),)
@@ -196,7 +211,9 @@ def rows_of_catalogue(root: Path, rows_wanted: Iterable[tuple[str, str, int, str
     return found
 
 
-GPU_COMPILED: Final = "formula, compiled", "portable_nce, compiled"
+GPU_COMPILED: Final = "info_nce", 8192, 128, "float32"
+FORMULA_COMPILED: Final = "formula, compiled"
+OURS_COMPILED: Final = "portable_nce, compiled"
 
 
 def gpu_record(root: Path = ROOT) -> dict[str, Any]:
@@ -212,11 +229,12 @@ def about_gpu(record: Mapping[str, Any]) -> str:
     return f"Measured on {record['date']} at commit {record['commit']}: one {machine}."
 
 
-def of_gpu(record: Mapping[str, Any], name: str) -> str:
-    """Give time and memory of InfoNCE in float32 on PyTorch."""
-    wanted = {"library": "torch", "loss": "info_nce", "rows": 8192, "width": 128, "precision": "float32", "name": name}
+def of_gpu(record: Mapping[str, Any], case: tuple[str, int, int, str], name: str) -> str:
+    """Give time and memory of a loss on PyTorch, by its name, rows, features and precision."""
+    loss, rows, width, precision = case
+    wanted = {"library": "torch", "loss": loss, "rows": rows, "width": width, "precision": precision, "name": name}
     each = next(each for each in record["results"] if wanted.items() <= each.items())
-    return f"{each['milliseconds']:.2f} ms, {each['mib']:.0f} MiB"
+    return f"{each['milliseconds']:.3g} ms, {each['mib']:.0f} MiB"
 
 
 def eager_gpu(record: Mapping[str, Any]) -> str:
@@ -287,8 +305,9 @@ def summary(page: str) -> str:
         ),
         f"**Small batches take longer than eager code:** {of_small(ROOT)}.",
         (
-            f"On one {gpu['card']}, compiled InfoNCE of {SIZE} in float32 takes {of_gpu(gpu, GPU_COMPILED[1])}, the"
-            f" compiled formula {of_gpu(gpu, GPU_COMPILED[0])}. **There, {eager_gpu(gpu)}** ([tables](gpu.md))."
+            f"On one {gpu['card']}, compiled InfoNCE of {SIZE} in float32 takes"
+            f" {of_gpu(gpu, GPU_COMPILED, OURS_COMPILED)}, the compiled formula"
+            f" {of_gpu(gpu, GPU_COMPILED, FORMULA_COMPILED)}. **There, {eager_gpu(gpu)}** ([tables](gpu.md))."
         ),
     ]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
@@ -303,36 +322,46 @@ def with_numbers(page: str, made: str, begin: str = BEGIN, end: str = END) -> st
 
 
 def draw(page: str, path: Path) -> None:
-    """Draw memory and relative time of InfoNCE as bars, without a background and in a grey for light and dark pages."""
+    """Draw memory and relative time of InfoNCE as bars, without a background and in a grey for light and dark pages.
+
+    The panels of a row share one scale. A bar that was not measured is estimated: it is hatched, and leaves the panel.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (not needed for the table)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(5.4, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     time, memory = tables(page, "InfoNCE")[:2]
-    panels: list[tuple[str, dict[str, str], dict[str, float]]] = []
     growth = (int(rows_of(LARGE)) / int(rows_of(SIZE))) ** 2
-    needed = f"needs about {memory[EAGER][SIZE] * growth / KILO:.0f} GiB"  # of the eager formula, not measured there
-    for size in (SIZE, LARGE):
-        values = {name: memory[name][size] for name in BARS if size in memory[name]}
-        texts = {name: f"{value:.0f} MiB" for name, value in values.items()}
-        panels.append((f"Peak memory, {rows_of(size)} rows", texts, values))
-    for size in (MEDIUM, SIZE):
-        values = {name: time[name][size] / time[EAGER][size] for name in BARS}
-        texts = {name: f"{value:.2f}" for name, value in values.items()}
-        panels.append((f"Time / eager, {rows_of(size)} rows", texts, values))
-    grid = figure.subplots(2, 2, sharey=True)
-    for axes, (title, texts, values) in zip(grid.flat, panels, strict=True):
-        lengths = [values.get(name, 0.0) for name in BARS]
-        axes.barh([*BARS.values()], lengths, color=("#d9534f", GREY, "#3b82f6"), height=0.7)
-        for place, name in enumerate(BARS):
-            label = texts.get(name, needed)
-            axes.text(lengths[place] + 0.02 * max(lengths), place, label, va="center", color=GREY, fontsize=10)
-        axes.set_title(title, fontsize=10, color=GREY, loc="left")
-        axes.set(xlim=(0, 1.5 * max(lengths)), xticks=[])
-        axes.tick_params(length=0, colors=GREY, labelsize=10)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+    needed = memory[EAGER][SIZE] * growth / KILO  # of the eager formula, not measured there
+    memories: dict[str, dict[str, float | None]] = {
+        size: {name: memory[name].get(size) for name in BARS} for size in (SIZE, LARGE)
+    }
+    times: dict[str, dict[str, float | None]] = {
+        size: {name: time[name][size] / time[EAGER][size] for name in BARS} for size in (MEDIUM, SIZE)
+    }
+    grid = figure.subplots(2, 2, sharex="row", sharey=True)
+    panels: tuple[tuple[str, str, dict[str, dict[str, float | None]]], ...] = (
+        ("Peak memory", "{:.0f} MiB", memories),
+        ("Time / eager", "{:.2f}", times),
+    )
+    for row, (title, unit, by_size) in enumerate(panels):
+        edge = 1.5 * max(value for values in by_size.values() for value in values.values() if value)
+        for axes, (size, values) in zip(grid[row], by_size.items(), strict=True):
+            for (name, label), colour in zip(BARS.items(), ("#d9534f", GREY, "#3b82f6"), strict=True):
+                if (length := values[name]) is not None:
+                    axes.barh([label], length, color=colour, height=0.7)
+                    axes.text(length + 0.02 * edge, label, unit.format(length), va="center", color=GREY, fontsize=10)
+                    continue
+                hatched: dict[str, Any] = {"color": "none", "edgecolor": colour, "hatch": "////", "linewidth": 0}
+                axes.barh([label] * 2, 0.25 * edge, left=[0.0, 0.75 * edge], height=0.7, **hatched)  # beside the text
+                about = f"some {needed:.0f} GiB"
+                axes.text(0.5 * edge, label, about, va="center", ha="center", color=GREY, fontsize=10)
+            axes.set_title(f"{title}, {rows_of(size)} rows", fontsize=10, color=GREY, loc="left")
+            axes.set(xlim=(0, edge), xticks=[])
+            axes.tick_params(length=0, colors=GREY, labelsize=10)
+            for spine in axes.spines.values():
+                spine.set_visible(False)
     grid[0, 0].invert_yaxis()  # the first bar on top
     figure.savefig(path, dpi=200, transparent=True)
 

@@ -25,10 +25,13 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",  # links to the source of functions, which need no network
     "sphinx-mathjax-offline",  # formulas need no network
     "numpydoc",
+    "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "gallery_pictures",
     "public_names",
     "reference",
     "repository_links",
@@ -58,6 +61,13 @@ autodoc_member_order = "bysource"
 numpydoc_class_members_toctree = False
 numpydoc_show_class_members = False
 
+# Buttons that copy code: without prompts and without what it prints.
+
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+copybutton_selector = "div:not(.highlight-text, .highlight-none) > div.highlight pre"
+
 # The gallery: scripts that run when the site is built.
 
 sphinx_gallery_conf: dict[str, Any] = {
@@ -83,6 +93,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"portable_nce {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
 html_context = {"default_mode": "auto"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portable_nce.testing.variants import Variant
+
+
+def pytest_configure() -> None:
+    """Refuse to run where `python -m pytest` finds the source tree, which lacks the adapters, and no installation."""
+    if find_spec("portable_nce") is not None and find_spec("portable_nce.backends") is None:
+        raise pytest.UsageError(
+            "portable_nce.backends: expected an installed package, got the folder of the clone, which lacks it; run "
+            "`pytest` instead of `python -m pytest`, or install by `python -m pip install --editable .`"
+        )
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def record(reports: Sequence[Path], target: Path = ROOT / "tests" / "release_run
     """Write the page of a run of all sessions that a release needs, from nox's reports and pytest's results."""
     runs = [json.loads(path.read_text(encoding="utf-8"))["sessions"] for path in reports]
     ran = [session for run in runs for session in run]
-    later = [session["signatures"][0] for run in runs[1:] for session in run if session["name"] != "summary"]
+    later = [session["signatures"][0] for run in runs[1:] for session in run if session["name"] != "test_summary"]
     command = sys.executable, "-m", "nox", "-t", "release", "--list", "--json"
     listed = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)  # noqa: S603
     missing: dict[str, Any] = {each["session"]: {"result": "not run", "duration": 0.0} for each in listed}

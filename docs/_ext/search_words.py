@@ -15,7 +15,9 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 
 WORDS: Final = {
-    "choosing": ("recommended temperature", "batch size", "number of negatives", "false negatives"),
+    "adopting": ("vendoring", "patch", "adopt"),
+    "choosing": ("recommended temperature", "batch size"),
+    "choosing#how-to-decide": ("how many negatives", "number of negatives", "false negatives"),
     "coming-from": ("migration", "equivalent", "lightly", "pytorch-metric-learning", "sentence-transformers"),
     "gpu": ("cuda", "torch.compile", "tensor cores"),
     "guarantees": ("nan", "second derivatives", "zero vectors"),
@@ -34,7 +36,13 @@ WORDS: Final = {
     "recipe-lightning": ("pytorch lightning", "trainer"),
     "recipe-retrieval": ("recall", "evaluation", "recommender", "logq"),
     "reference/generated/portable_nce.diagnostics.mean_reciprocal_rank": ("mrr", "mean reciprocal rank"),
+    "reference/generated/portable_nce.diagnostics.recall_at": ("knn", "k nearest neighbours", "recall at k"),
+    "reference/generated/portable_nce.diagnostics.top_k": ("knn", "k nearest neighbours", "nearest neighbour search"),
+    "reference/generated/portable_nce.nca": ("knn", "nearest neighbour classification"),
     "reference/generated/portable_nce.similarities.max_sim": ("colbert", "late interaction"),
+    "reference/generated/portable_nce.triplet_from_labels": (
+        *("triplet mining", "triplet miner", "hard mining", "semi-hard", "batch hard"),
+    ),
     "sampled-softmax": ("large vocabulary", "ranking nce"),
     "sbi": ("nre", "simulator", "likelihood-free inference"),
     "scaling": ("gradient caching", "gradcache", "gradient accumulation", "out of memory", "large batch"),

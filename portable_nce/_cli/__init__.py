@@ -114,24 +114,24 @@ def _parser() -> argparse.ArgumentParser:
     information.add_argument(
         "files",
         nargs="+",
-        type=Path,
         metavar="FILE",
-        help="files with the arrays: x.npy y.npy, x.csv y.csv, or one npz file with x and y",
+        help="files with the arrays: x.npy y.npy, x.csv y.csv, one npz file with x and y; or one file and names of its "
+        "columns: table.csv x1,x2 y",
     )
     information.add_argument(
         "--groups",
-        type=Path,
         metavar="FILE",
-        help="file with a label for each row; dependent rows share a label",
+        help="file with a label for each row; dependent rows share a label. --given, --order and this option also "
+        "take the name of a column of table.csv",
     )
     information.add_argument(
         "--given",
-        type=Path,
         metavar="FILE",
         help="file with the columns of a third variable: whole numbers and names are categories, with a lower limit; "
         "decimal numbers give a range without a limit",
     )
-    information.add_argument("--order", type=Path, metavar="FILE", help="file with the time of each row of a series")
+    information.add_argument("--order", metavar="FILE", help="file with the time of each row of a series")
+    information.add_argument("--test", action="store_true", help="test independence, too, by permutations")
     information.add_argument(
         "--critic",
         choices=("best", "separable", "joint"),
@@ -161,6 +161,12 @@ def _parser() -> argparse.ArgumentParser:
         "--batch", type=_count, default=256, metavar="COUNT", help="number of pairs in a training step"
     )
     information.add_argument("--seed", type=_seed, default=0, help="seed of the folds, the networks and the batches")
+    information.add_argument(
+        "--units", choices=("nats", "bits"), default="nats", help="units of what is printed; JSON is in nats"
+    )
+    information.add_argument(
+        "--report", action="store_true", help="print a paragraph for a methods section, too, with its references"
+    )
     information.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     information.add_argument(
         "--output",

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..estimation import ConditionalInformation, MutualInformation, mutual_information
+from ..estimation import (
+    ConditionalInformation,
+    IndependenceTest,
+    MutualInformation,
+    independence_test,
+    mutual_information,
+    table,
+)
 from .libraries import Refused, require
-from .tables import arrays_of, read_array, read_labels
+from .tables import Columns, arrays_of, read_array, read_labels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,20 +32,20 @@ __all__ = ["information"]
 def information(options: Namespace) -> int:
     """Print the estimate of two arrays, and draw it if Matplotlib is installed."""
     require({"numpy": "NumPy"}, "numpy")
-    x, y = _loaded(options.files)
-    rows = len(x)
-    groups, order = (None if path is None else read_labels(path, rows) for path in (options.groups, options.order))
-    given = None if options.given is None else read_array(options.given, whole=True, rows=rows)
+    x, y, columns = _loaded(options.files)
+    groups, order = (_labels(name, columns, len(x)) for name in (options.groups, options.order))
+    given = _third(options.given, columns, len(x))
+    if options.units == "bits" and given is not None and given.dtype.kind == "f":
+        raise Refused("--units bits: expected categories as a third variable, got numbers; their results are in nats")
+    rows = {"given": given, "groups": groups, "order": order, "rng": options.seed}
     try:
+        tested = independence_test(x, y, **rows) if options.test else None
         result = mutual_information(
             x,
             y,
-            given=given,
-            rng=options.seed,
+            **rows,
             critic=options.critic,
             transform=options.transform,
-            groups=groups,
-            order=order,
             folds=options.folds,
             splits=options.splits,
             seeds=options.seeds,
@@ -46,41 +54,91 @@ def information(options: Namespace) -> int:
         )
     except (TypeError, ValueError) as error:
         raise Refused(str(error)) from error
+    names = _names(options.files)
+    print(_json(result, tested) if options.json else _text(result, tested, options, names))
     where = sys.stderr if options.json else sys.stdout
     if isinstance(result, ConditionalInformation):
-        print(json.dumps(result.to_dict()) if options.json else result)
         print("no picture: there is none given numbers", file=where)
         return 0
-    print(json.dumps(_plain(result)) if options.json else f"{result}\n{result.sentence()}\n\n{result.report()}")
     if find_spec("matplotlib") is None:
         print("no picture: Matplotlib is not installed", file=where)
         return 0
     axes = result.plot()
-    axes.set_title(" and ".join(path.name for path in options.files))
+    axes.set_title(names)
     replaced = ", in place of the file of that name" if options.output.exists() else ""
     axes.figure.savefig(options.output, dpi=120)
     print(f"picture: {options.output}{replaced}", file=where)
     return 0
 
 
-def _plain(result: MutualInformation) -> dict[str, Any]:
+def _names(files: list[str]) -> str:
+    """Names of the arrays for titles."""
+    if len(files) == _WITH_COLUMNS:
+        return f"{files[1]} and {files[2]} of {Path(files[0]).name}"
+    return " and ".join(Path(name).name for name in files)
+
+
+def _text(
+    result: MutualInformation | ConditionalInformation, tested: IndependenceTest | None, options: Namespace, names: str
+) -> str:
+    """Result and sentence, and what else was asked for."""
+    if isinstance(result, ConditionalInformation):
+        shown, report = str(result), result.report
+    else:
+        in_bits = options.units == "bits"
+        shown = f"in bits\n{table({names: result}, units='bits')}" if in_bits else str(result)
+        report = partial(result.report, units=options.units)
+    parts = [shown, result.sentence()]
+    if tested is not None:
+        parts.append(tested.sentence())
+    return "\n".join([*parts, "", report()] if options.report else parts)
+
+
+def _json(result: MutualInformation | ConditionalInformation, tested: IndependenceTest | None) -> str:
     """Fields of a result with its texts; numbers that a flag rules out are null."""
-    return {**result.to_dict(), "sentence": result.sentence(), "report": result.report()}
+    fields = {**result.to_dict(), "sentence": result.sentence(), "report": result.report()}
+    return json.dumps(fields if tested is None else {**fields, "test": tested.to_dict()})
 
 
-def _loaded(files: list[Path]) -> tuple[Values, Values]:
-    """Arrays of two files, or x and y of one npz file, or its only two arrays."""
-    if len(files) == 2:  # noqa: PLR2004  (x and y)
-        x = _rows(files[0], read_array(files[0]))
-        return x, read_array(files[1], rows=len(x))
-    if len(files) != 1 or files[0].suffix != ".npz":
-        raise Refused("expected two files, or one npz file with the arrays x and y")
-    found = arrays_of(files[0])
+_WITH_COLUMNS = 3
+"""Number of arguments with a file, the columns of x and those of y."""
+
+
+def _loaded(files: list[str]) -> tuple[Values, Values, Columns | None]:
+    """Arrays of two files, of columns of one file, or x and y of one npz file, or its only two arrays."""
+    if len(files) == _WITH_COLUMNS:
+        columns = Columns.of(Path(files[0]))
+        return columns.read(files[1]), columns.read(files[2]), columns
+    first, *rest = map(Path, files)
+    if len(rest) == 1:
+        x = _rows(first, read_array(first))
+        return x, read_array(rest[0], rows=len(x)), None
+    if rest or first.suffix != ".npz":
+        raise Refused("expected two files, one file with names of columns, or one npz file with the arrays x and y")
+    found = arrays_of(first)
     names = ["x", "y"] if {"x", "y"} <= found.keys() else [*found]
     if len(names) != 2:  # noqa: PLR2004  (x and y)
-        raise Refused(f"{files[0]}: expected arrays x and y, got {', '.join(names)}")
+        raise Refused(f"{first}: expected arrays x and y, got {', '.join(names)}")
     x, y = (found[name] for name in names)
-    return _rows(files[0], x), y
+    return _rows(first, x), y, None
+
+
+def _labels(name: str | None, columns: Columns | None, rows: int) -> list[Any] | None:
+    """Label or time of each row, from a column of the table or from a file."""
+    if name is None:
+        return None
+    if columns is not None and columns.has(name):
+        return list(columns.read(name).tolist())
+    return read_labels(Path(name), rows)
+
+
+def _third(name: str | None, columns: Columns | None, rows: int) -> Values | None:
+    """Third variable, from columns of the table or from a file."""
+    if name is None:
+        return None
+    if columns is not None and columns.has(name):
+        return columns.read(name, whole=True)
+    return read_array(Path(name), whole=True, rows=rows)
 
 
 def _rows(path: Path, x: Values) -> Values:

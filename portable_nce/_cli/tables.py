@@ -6,7 +6,9 @@ import csv
 import re
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     Values = np.ndarray[Any, Any]
 
-__all__ = ["arrays_of", "read_array", "read_labels", "read_table"]
+__all__ = ["Columns", "arrays_of", "read_array", "read_labels", "read_table"]
 
 SEPARATORS = "\t;,"
 """Separators of cells, by precedence: where tabs or semicolons separate numbers, commas may be decimal points."""
@@ -58,16 +60,71 @@ def read_labels(path: Path, rows: int) -> list[Any]:
     return list(found.ravel().tolist())
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a file of lines with a header, or arrays of an npz file, by name."""
+
+    path: Path
+    cells: Mapping[str, Sequence[str]]
+    arrays: Mapping[str, Values]
+
+    @classmethod
+    def of(cls, path: Path) -> Columns:
+        """Read the names, and the cells or arrays under them."""
+        with _refusals(path):
+            if _is_saved(path):
+                return cls(path, {}, arrays_of(path))
+            names, *lines = _lines(path)
+            names = [name.strip() for name in names]
+            if not lines or any(map(_is_number, names)):
+                raise ValueError(f"expected names of columns in the first line, and rows, got {', '.join(names)}")
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ValueError(f"expected different names of columns, got {twice!r} twice")
+            return cls(path, dict(zip(names, zip(*lines, strict=True), strict=True)), {})
+
+    def has(self, names: str) -> bool:
+        """Whether each name, between commas, is one of a column."""
+        return all(name.strip() in {*self.cells, *self.arrays} for name in names.split(","))
+
+    def read(self, names: str, *, whole: bool = False) -> Values:
+        """Array of some columns, with commas between their names; `whole` as in `read_table`."""
+        import numpy as np
+
+        wanted = [name.strip() for name in names.split(",")]
+        if not self.has(names):
+            raise Refused(
+                f"{self.path}: expected some of the columns {', '.join([*self.cells, *self.arrays])}, got {names}"
+            )
+        with _refusals(self.path):
+            if self.arrays:
+                found = [self.arrays[name] for name in wanted]
+                return found[0] if len(found) == 1 else np.column_stack(found)
+            return _array(self.path, wanted, [self.cells[name] for name in wanted], whole=whole)
+
+
+def _is_saved(path: Path) -> bool:
+    """Whether NumPy wrote the file, by its first bytes."""
+    with path.open("rb") as file:
+        first = file.read(len(NPY))
+    if first == NPY or (first.startswith(ZIP) and path.suffix == ".npz"):
+        return True
+    if path.suffix in {".npy", ".npz"}:
+        raise ValueError("expected a file that NumPy wrote, got another or a damaged one; name text .csv")
+    return False
+
+
 def _opened(path: Path, *, whole: bool = False, rows: int | None = None) -> Values | dict[str, Values]:
-    """Array, or arrays by name, of a file whose kind its first bytes tell."""
+    """Array, or arrays by name, of a file."""
+    with _refusals(path):
+        return _saved(path) if _is_saved(path) else read_table(path, whole=whole, rows=rows)
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Say in one line, with the name of the file, why it cannot be read."""
     try:
-        with path.open("rb") as file:
-            first = file.read(len(NPY))
-        if first == NPY or (first.startswith(ZIP) and path.suffix == ".npz"):
-            return _saved(path)
-        if path.suffix in {".npy", ".npz"}:
-            raise ValueError("expected a file that NumPy wrote, got another or a damaged one; name text .csv")  # noqa: TRY301
-        return read_table(path, whole=whole, rows=rows)
+        yield
     except IsADirectoryError:
         raise Refused(f"{path}: expected a file, got a folder") from None
     except OSError as error:
@@ -109,6 +166,22 @@ def read_table(path: Path, *, whole: bool = False, rows: int | None = None) -> V
     than `rows`. A first column without a name that counts the rows is left out.
     With `whole`, a table of numbers without decimal point and exponent has integers.
     """
+    lines = _lines(path)
+    names = [f"{k}" for k in range(1, len(lines[0]) + 1)]
+    if not any(map(_is_number, lines[0])):
+        if len(lines) == 1:
+            raise ValueError(f"expected rows of values, got the line {','.join(lines[0])!r} alone")
+        if any(map(_is_number, lines[1])) or (rows is not None and len(lines) == rows + 1):
+            print(f"{path}: using the first line as a header", file=sys.stderr)
+            names, *lines = lines
+    if len(names) > 1 and not names[0].strip() and _counts([line[0] for line in lines]):
+        print(f"{path}: the first column has no name and counts the rows: left out, as an index", file=sys.stderr)
+        names, lines = names[1:], [line[1:] for line in lines]
+    return _array(path, names, list(zip(*lines, strict=True)), whole=whole)
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """Cells of the lines of a file, as many in each, with decimal points."""
     text = path.read_text(encoding="utf-8-sig")
     first = text.partition("\n")[0]
     separator = next((one for one in SEPARATORS if one in first), ",")
@@ -119,20 +192,14 @@ def read_table(path: Path, *, whole: bool = False, rows: int | None = None) -> V
         raise ValueError("the file has no rows")
     if len({len(line) for line in lines}) > 1:
         raise ValueError(f"expected {len(lines[0])} values in each line, got {sorted({len(line) for line in lines})}")
-    names = [f"{k}" for k in range(1, len(lines[0]) + 1)]
-    if not any(map(_is_number, lines[0])):
-        if len(lines) == 1:
-            raise ValueError(f"expected rows of values, got the line {first.strip()!r} alone")
-        if any(map(_is_number, lines[1])) or (rows is not None and len(lines) == rows + 1):
-            print(f"{path}: using the first line as a header", file=sys.stderr)
-            names, *lines = lines
-    if len(names) > 1 and not names[0].strip() and _counts([line[0] for line in lines]):
-        print(f"{path}: the first column has no name and counts the rows: left out, as an index", file=sys.stderr)
-        names, lines = names[1:], [line[1:] for line in lines]
-    missing = [k for k, line in enumerate(lines, 1) if any(not cell.strip() for cell in line)]
+    return lines
+
+
+def _array(path: Path, names: Sequence[str], columns: Sequence[Sequence[str]], *, whole: bool) -> Values:
+    """Array of columns; of one column, shape (N,)."""
+    missing = [k for k, line in enumerate(zip(*columns, strict=True), 1) if any(not cell.strip() for cell in line)]
     if missing:
         raise ValueError(f"row {missing[0]} has an empty cell; leave such rows out of both files")
-    columns = list(zip(*lines, strict=True))
     table = _mixed(path, names, columns, whole=whole)
     return table[:, 0] if table.shape[1] == 1 else table
 

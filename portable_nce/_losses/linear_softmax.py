@@ -465,7 +465,7 @@ def _layer(xp: Namespace, x: Array, weight: Embedding, arrays: dict[str, Array])
     classes, _ = shape_of("weight", weight.array, "(V, D)")
     check_width("weight", weight.array, x.shape[1])
     if bias is not None:
-        check_floating(xp, embeddings=x, bias=bias)
+        check_floating(xp, embeddings=x, weight=weight.array, bias=bias)
         check_shape("bias", bias, (classes,))
         bias = upcast(xp, bias)
     if class_weights is not None:

@@ -102,9 +102,11 @@ def test_a_partial_copy_computes_its_losses_bit_for_bit(
     for name in ("nt_xent", "estimation"):
         assert "has no attribute" in found[name]
 
-    counts = re.findall(r" +(\d+) +(\d+) +\d+$", capsys.readouterr().out, flags=re.MULTILINE)
+    printed = capsys.readouterr().out
+    counts = re.findall(r" +(\d+) +(\d+) +\d+$", printed, flags=re.MULTILINE)
     (files, lines), _, (all_files, all_lines) = [(int(files), int(lines)) for files, lines in counts]
     assert files < all_files
+    assert f"The copy has {lines / all_lines:.0%} of the lines of portable_nce.\n" in printed
     assert 0.6 < lines / all_lines < 0.7  # adoption/README.md says two thirds
 
 

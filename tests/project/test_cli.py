@@ -74,6 +74,13 @@ def test_the_command_has_a_name() -> None:
         getattr(importlib.import_module(module), function)(["--version"])
 
 
+def worst_agreement() -> float:
+    """Return the largest recorded error of a value or gradient in float32, in ulp, at the default precision."""
+    variants = json.loads((readme.ROOT / "docs" / "agreement.json").read_text(encoding="utf-8")).values()
+    cells = (errors for of in variants for cell, errors in of["cells"].items() if cell.endswith("|float32"))
+    return max(float(error) for errors in cells for error in errors)
+
+
 def test_check_of_one_backend() -> None:
     result = run("check", "--backend", "numpy", "--verbose")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -81,7 +88,7 @@ def test_check_of_one_backend() -> None:
     line = r"(?m)^Worst in float32: (\d+\.\d) ulp, the gradient of '.* saturated' on numpy\.$"
     worst = re.search(line, result.stdout)
     assert worst is not None, result.stdout
-    recorded = readme.worst_agreement((readme.ROOT / "docs" / "agreement.json").read_text(encoding="utf-8"))
+    recorded = worst_agreement()
     assert recorded / 2 <= float(worst[1]) <= recorded * 2  # rounding differs between processors
     for loss in ("info_nce", "flat_nce", "clip", "from_scores.dcl", "bounds.dual"):
         assert re.search(rf"(?m)^{re.escape(loss)} +value +\d+\.\d +\d+\.\d$", result.stdout), result.stdout
@@ -274,6 +281,7 @@ def test_the_mutual_information_of_files(tmp_path: Path) -> None:
     assert apart.returncode == 0, apart.stderr
     assert "mutual information of 100 pairs, in nats" in apart.stdout
     assert "nats (" in apart.stdout
+    assert "van den Oord" not in apart.stdout
     assert "y.csv: using the first line as a header" in apart.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
     together = run("mi", str(tmp_path / "both.npz"), *options)
@@ -288,6 +296,56 @@ def test_the_mutual_information_of_files(tmp_path: Path) -> None:
         assert not {"influences", "local"} & found.keys()
     grouped = run("mi", str(tmp_path / "x.npy"), str(tmp_path / "y.csv"), *groups)
     assert "at least 4 independent groups of rows, got 2" in grouped.stderr
+
+
+def test_the_mutual_information_of_columns_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numpy = pytest.importorskip("numpy")
+    x, y, noise, z = numpy.random.default_rng(0).normal(size=(4, 60))
+    kind, number = numpy.arange(60) % 2, numpy.arange(60)
+    lines = [
+        "x1, x2,sum,kind,when,z",
+        *(
+            ",".join(map(repr, row))
+            for row in zip(
+                x.tolist(),
+                y.tolist(),
+                (x + y + noise).tolist(),
+                kind.tolist(),
+                number.tolist(),
+                z.tolist(),
+                strict=True,
+            )
+        ),
+    ]
+    (tmp_path / "table.csv").write_text("\n".join(lines), encoding="utf-8")
+    numpy.savez(tmp_path / "table.npz", a=numpy.stack([x, y], axis=1), x1=x, sum=x + y + noise)
+    both = numpy.stack([x, y], axis=1)
+
+    def found(name: str, *options: str) -> tuple[str, str]:
+        more = "--splits", "1", "--steps", "5", "--output", str(tmp_path / "found.png")
+        status = main(["mi", str(tmp_path / name), *options, *more])
+        said = capsys.readouterr()
+        assert status in {0, 2}
+        return said.out, said.err
+
+    of_call: Any = portable_nce.estimation.mutual_information(both, x + y + noise, rng=0, splits=1, steps=5)
+    for name, columns in (("table.csv", "x1,x2"), ("table.npz", "a")):
+        assert json.loads(found(name, columns, "sum", "--json")[0])["bound"] == of_call.bound
+    given: Any = portable_nce.estimation.mutual_information(x, x + y + noise, given=kind, rng=3, splits=1, steps=5)
+    shown = found("table.csv", "x1", "sum", "--given", "kind", "--seed", "3", "--json")[0]
+    assert json.loads(shown)["bound"] == given.bound
+    series = json.loads(found("table.csv", "x1", "sum", "--order", "when", "--json")[0])
+    assert series["settings"]["groups"] < 60
+    shown = found("table.csv", "x1", "sum", "--units", "bits", "--report", "--test")[0]
+    assert shown.startswith("in bits\nname")
+    assert "Independence: p = " in shown
+    assert " bits (standard error" in shown
+    assert "van den Oord" in shown
+    assert (
+        "expected categories as a third variable"
+        in found("table.csv", "x1", "sum", "--given", "z", "--units", "bits")[1]
+    )
+    assert json.loads(found("table.csv", "x1", "sum", "--test", "--json")[0])["test"]["pairs"] == 60
 
 
 def test_the_mutual_information_of_files_given_a_third(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -378,11 +436,18 @@ def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixt
         "gaps.csv": b"1,2\n3,\n",
         "binary.csv": bytes(range(256)),
         "nothing.csv": b"",
+        "table.csv": b"a,b\n1,2\n",
+        "twice.csv": b"a,a\n1,2\n",
     }.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
     for files, expected in (
-        (["x.npy"], "expected two files, or one npz file with the arrays x and y"),
+        (["x.npy"], "expected two files, one file with names of columns, or one npz file with the arrays x and y"),
+        (["table.csv", "=a", "=c"], "table.csv: expected some of the columns a, b, got c"),
+        (["table.csv", "=a", "=b", "--groups", "=c"], "c: No such file or directory"),
+        (["gaps.csv", "=1", "=2"], "gaps.csv: expected names of columns in the first line, and rows, got 1, 2"),
+        (["twice.csv", "=a", "=a"], "twice.csv: expected different names of columns, got 'a' twice"),
+        (["x.npy", "=x", "=y"], "x.npy: expected some of the columns x, got y"),
         (["three.npz"], "three.npz: expected arrays x and y, got a, b, c"),
         (["one.npz"], "one.npz: expected arrays x and y, got x"),
         (["array.npz"], "array.npz: expected arrays x and y, got array"),
@@ -404,7 +469,7 @@ def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixt
         (["empty.npy", "x.npy"], "x: expected shape (N, D) or (N,), got (0, 2)"),
         (["x.npy", "x.npy", "--groups", "folder"], "folder: expected a file, got a folder"),
     ):
-        paths = [name if name.startswith("--") else str(tmp_path / name) for name in files]
+        paths = [name.removeprefix("=") if name.startswith(("--", "=")) else str(tmp_path / name) for name in files]
         assert main(["mi", *paths]) == 2
         said = capsys.readouterr().err
         assert expected in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import re
 import sys
 from pathlib import Path
@@ -37,16 +38,26 @@ def test_every_library_and_dtype_has_a_variant_in_the_default_run(noxfile: Any) 
 def test_the_full_run_holds_what_the_default_run_holds(noxfile: Any) -> None:
     full = {name for name, of in tags(noxfile).items() if "full" in of}
     default = {session.partition("(")[0] for session in nox.options.sessions or ()}
-    # Their full forms are `whole`, `products`, `typing`, `ranks`, `plugin` and `vendored`.
+    # Their full forms are `conformance_full`, `tests_full`, `types_full`, `ranks`, `plugin` and `vendored`.
     assert default - full == {"conformance", "tests", "types", "integration"}
-    assert {"products", "typing", "ranks", "peers", "plugin", "vendored", "minimums", "demo", "newcomer"} <= full
+    assert {"tests_full", "types_full", "ranks", "peers", "plugin", "vendored", "lowest_versions"} <= full
+    assert {"demo", "newcomer"} <= full
+
+
+def test_what_people_run_is_listed_first(noxfile: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert list(registry.get())[:2] == ["quick", "demo"]
+    assert all(str(getattr(noxfile, name).__doc__).strip() for name in registry.get())
+    with caplog.at_level("INFO", "nox"):
+        for message in ("uv binary not found.", "Running session quick"):
+            logging.getLogger("nox").info(message)
+    assert caplog.messages == ["Running session quick"]
 
 
 def test_a_release_needs_what_the_default_run_holds_and_no_old_compilers(noxfile: Any) -> None:
     release = {name for name, of in tags(noxfile).items() if "release" in of}
     default = {session.partition("(")[0] for session in nox.options.sessions or ()}
-    assert default - release == {"types"}  # in full: `typing`
-    assert {"typing", "minimums", "peers", "docs", "demo", "release", "newcomer"} <= release
+    assert default - release == {"types"}  # in full: `types_full`
+    assert {"types_full", "lowest_versions", "peers", "docs", "demo", "release", "newcomer"} <= release
     compiled = {call.id for call in noxfile.compile.parametrize if "release" in call.tags}
     assert compiled == {"torch-newest", "jax-newest"}
 
@@ -90,10 +101,10 @@ def test_quick_needs_no_list_of_files(noxfile: Any, monkeypatch: pytest.MonkeyPa
 
 def test_the_end_of_a_run_comes_last(noxfile: Any) -> None:
     order = list(registry.get())
-    assert order[-1] == "summary"
-    assert max(order.index(name) for name, of in tags(noxfile).items() if of) == order.index("summary")
-    assert list(nox.options.sessions or ())[-1] == "summary"
-    assert order.index("coverage") > max(order.index(name) for name in ("products", "doctest", "whole"))
+    assert order[-1] == "test_summary"
+    assert max(order.index(name) for name, of in tags(noxfile).items() if of) == order.index("test_summary")
+    assert list(nox.options.sessions or ())[-1] == "test_summary"
+    assert order.index("coverage") > max(order.index(name) for name in ("tests_full", "doctest", "conformance_full"))
 
 
 def test_one_environment_serves_the_default_run(noxfile: Any) -> None:

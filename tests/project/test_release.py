@@ -86,7 +86,7 @@ def test_the_record_of_a_run_counts_its_tests_and_lists_its_sessions(tmp_path: P
     assert "4 minutes" in page
     assert "| `tests` | failed | 4.0 |\n" in page
     assert "| `lint` | success | 0.1 |\n" in page
-    assert "| `minimums` | not run | 0.0 |\n" in page
+    assert "| `lowest_versions` | not run | 0.0 |\n" in page
     again = tmp_path / "again.json"
     again.write_text(json.dumps({"sessions": [{**sessions[0], "result": "success"}]}), encoding="utf-8")
     release.record([report, again], tmp_path / "page.md")

@@ -209,5 +209,15 @@ def test_a_script_of_the_gallery_imports_installed_packages_alone(script: str) -
     assert modules - sys.stdlib_module_names <= INSTALLED
 
 
+def test_every_picture_of_the_gallery_has_a_text() -> None:
+    (pictures,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(text("docs/_ext/gallery_pictures.py")).body
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "PICTURES" and node.value
+    )
+    drawn = {path.stem: text(f"docs/gallery/{path.name}").count("plt.show()") for path in DOCS.glob("gallery/*.py")}
+    assert {name: len(pictures.get(name, ())) for name in drawn} == drawn
+
+
 def test_the_readme_leads_to_the_documentation() -> None:
     assert "docs/index.md" in links("README.md")
