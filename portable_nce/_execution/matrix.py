@@ -364,12 +364,15 @@ class ScoreMatrix(NamedTuple):
         return {"targets": (numbers,)} if self.pairing.is_diagonal else None
 
     def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
-        return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
+        adapter = adapter_of(self.rows[0])
+        if options.get("far"):
+            options["memory"] = adapter.memory(self.rows[0])
+        return Sizes(function, self.block_size, adapter.mode, tuple(options.items()))
 
     def _sweep_of(self, spec: SweepSpec, inputs: Inputs, reason: str, *others: ScoreMatrix) -> Prepared:
         """Sweep over the operands of this and other matrices, or over embeddings."""
         channels = tuple([one.channel for one in (self, *others)])
-        fused = is_fusible(self.rows[0]) and pays_to_fuse(*self.shape)
+        fused = is_fusible(self.rows[0]) and pays_to_fuse(*self.shape, masked=isinstance(spec.sets, PairRule))
         bound = max(one.bound for one in (self, *others))
         finite = all(one.finite for one in (self, *others))
         spec = spec._replace(channels=channels, bound=bound, unit=self.similarity.unit, given_finite=finite)

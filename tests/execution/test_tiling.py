@@ -51,6 +51,20 @@ def test_a_compiled_batch_is_held_whole_on_an_accelerator_up_to_256_mib_of_score
     assert len(function(32768, 32768, "auto", mode="compiled", far=True, **options).block) == 16
 
 
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_block_takes_a_64th_of_the_memory_of_a_card(name: str) -> None:
+    """Of 512 MiB at most; half, where several arrays of its size are held."""
+    function, options, entries = SWEEPS[name]
+
+    def entries_of(gib: int | None) -> int:
+        memory = None if gib is None else gib * 2**30
+        found = function(16384, 16384, "auto", mode="eager", far=True, memory=memory, **options)
+        return int(found.block * found.tile)
+
+    assert entries_of(141) == entries_of(32) == entries_of(None) == entries
+    assert [entries_of(gib) for gib in (16, 8, 4)] == [entries // 2, entries // 4, entries // 8]
+
+
 def test_an_array_without_a_device_is_on_the_default_device() -> None:
     """Such as JAX's under jit: their blocks depend on it."""
     assert not any(map(on_accelerator, (np.zeros(1), torch.zeros(1), jnp.zeros(1))))
