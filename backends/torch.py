@@ -800,12 +800,13 @@ class TorchAdapter(Defaults):
         def filling(carry: Arrays, tiles: Arrays, start: int) -> tuple[Arrays, Arrays]:
             """Step that writes its outputs into whole arrays, unless they are recorded or from a single block.
 
-            A list of small outputs would fragment the heap between the large tiles.
+            A list of small outputs would fragment the heap of a processor between the large tiles. On a GPU, whose
+            memory is cached by size, a copy of each would be a launch.
             """
             nonlocal result
             carry, out = step(carry, tiles, start)
             stop = start + tiles[0].shape[0]
-            if compiled or stop - start == length or recorded(out) or transformed(out):
+            if compiled or stop - start == length or xs[0].device.type != "cpu" or recorded(out) or transformed(out):
                 return carry, out
             if not start:
                 result = tuple(x.new_empty((length, *x.shape[1:])) for x in out)

@@ -125,7 +125,7 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
 
     def positioned(*arguments: Any) -> Any:
         *others, position = arguments
-        at = [xp.full((), x, dtype=xp.int32, device=device) for x in position]
+        at = [x if x is None else xp.full((), x, dtype=xp.int32, device=device) for x in position]
         return step(*others, tuple(at))
 
     return positioned

@@ -25,6 +25,7 @@ _FEW_COLUMNS = 32  # of scores that a caller gives: their exponentials always ha
 _COMPARED, _SEARCHED = 32, 8  # positives of a row up to which negatives are compared with each, and not sorted
 _FAR_ROWS = 8192  # rows of a block on an accelerator; with fewer than 2048, launches dominate the time
 _FAR_ENTRIES = 2**27  # of a block there, of whole rows: 512 MiB in float32. Half of it, if several arrays are held
+_ALIGNED = 128  # rows, of which a number that a block has is fast in products of 16 bits
 _FAR_SHARE = 64  # of its memory, a block in float32 takes one part: 256 MiB of 16 GiB
 _FUSED_PAIRS = 2**26  # of a matrix whose steps are compiled: measured, some thousand calls repay the compilation
 _FUSED_MASKED_PAIRS = 2**24  # likewise with masks, which take most of an uncompiled call
@@ -153,25 +154,40 @@ def two_sided(
 
     Tiles are not kept if ranks have `shared` a batch, which users do to save memory.
     """
-    if shared:
-        options: Any = {"mode": mode, "far": far, "symmetric": symmetric, "memory": memory}
-        return two_sided(n_rows, n_columns, block_size, **options)._replace(keep=False)
     most = far_entries(memory)
     whole = _whole(n_rows, n_columns, block_size, mode, far=far, memory=memory)
     if whole is not None:
-        return Tiling(whole, n_columns, keep=not isinstance(whole, tuple))
+        return Tiling(whole, n_columns, keep=not (shared or isinstance(whole, tuple)))
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
         # A scan of several blocks would have to return the kept tiles.
         single = 2 * n_rows * n_columns <= (most if far else _BLOCK_ENTRIES)
         rows = max(min(_ROWS, _BLOCK_ENTRIES // n_columns), _ROWS // 2)
         block = n_rows if single else _far_rows(n_rows, n_columns, most) if far else rows
-        return Tiling(min(asked or block, n_rows), n_columns, keep=asked is None and block >= n_rows)
-    keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
+        keep = asked is None and block >= n_rows and not shared
+        return Tiling(min(asked or block, n_rows), n_columns, keep)
+    small = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
+    keep = small and not shared
+    if far and symmetric and not (asked or shared):
+        return Tiling(_strips(n_rows, far_entries(memory, held=False)), n_columns, keep)
     if far and not symmetric:
         return Tiling(min(asked or _far_rows(n_rows, n_columns, most), n_rows), n_columns, keep)
-    size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
-    return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_columns), keep)
+    size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if small or not symmetric else _ROWS)
+    return Tiling(min(size, n_rows), min(size if small or symmetric else _columns(size), n_columns), keep)
+
+
+def _strips(n: int, entries: int) -> int | Bounds:
+    """Blocks of rows of a symmetric matrix that hold as many entries from the diagonal on each; one if it is small."""
+    entries = min(entries, max(n * n // 4, (_FAR_ROWS // 2) ** 2))
+    if n * n <= entries:
+        return n
+    bounds, start = [], 0
+    while start < n:
+        left = n - start
+        size = left if left * left <= entries else max(entries // left // _ALIGNED * _ALIGNED, _ALIGNED)
+        bounds.append((start, start + size))
+        start += size
+    return tuple(bounds)
 
 
 def pays_to_fuse(n_rows: int, n_columns: int, *, masked: bool) -> bool:

@@ -122,7 +122,8 @@ def test_a_step_is_pure(name: str) -> None:
 
         def twice(*arguments: Any) -> Any:
             *others, position = copied(arguments)
-            at = tuple(torch.full((), x, dtype=torch.int32) for x in position)  # as arrays, as a compiled step has them
+            # As arrays, as a compiled step has them.
+            at = tuple(x if x is None else torch.full((), x, dtype=torch.int32) for x in position)
             given = copied(arguments)
             result = step(*given)
             calls.append((arguments, given, (copied(result), step(*others, at))))

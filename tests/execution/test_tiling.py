@@ -92,7 +92,8 @@ def test_blocks_and_tiles_are_within_the_matrix(
     widths: list[dict[str, Any]] = [{}, {"width": 64}, {"width": 64, "tokens": True}]
     for found in (
         tiling.one_sided(rows, columns, block_size, mode=mode, far=far),
-        *(tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=flag) for flag in (False, True)),
+        tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=False),
+        *([] if far else [tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=True)]),
         *(tiling.masked(rows, columns, block_size, mode=mode, **width) for width in widths),
     ):
         if isinstance(found.block, tuple):
@@ -108,6 +109,20 @@ def test_blocks_and_tiles_are_within_the_matrix(
         elif isinstance(block_size, int) and mode != "compiled":
             assert found.block == min(block_size, rows)
             assert not found.keep
+
+
+@pytest.mark.parametrize("n", [1, 4096, 4097, 8192, 32768, 65536, 65537, 200_000])
+def test_a_symmetric_matrix_is_cut_into_strips_of_the_same_size(n: int) -> None:
+    """From the diagonal on; at most 512 MiB of scores in each, and few."""
+    found = tiling.two_sided(n, n, "auto", mode="eager", far=True, symmetric=True)
+    blocks = found.block if isinstance(found.block, tuple) else ((0, found.block),)
+    assert [low for low, _ in blocks] == [0, *(high for _, high in blocks[:-1])]
+    assert blocks[-1][1] == n
+    assert (len(blocks) > 1) == (n > 4096)
+    entries = [(high - low) * (n - low) for low, high in blocks]
+    assert max(entries) <= 2**27
+    assert len(blocks) <= 2 + n * n // 2**27 // 2 * 1.1 or n <= 8192
+    assert sum(entries) <= 0.68 * n * n or n <= 4097
 
 
 def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -> None:
