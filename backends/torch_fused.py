@@ -21,6 +21,9 @@ BACKEND = "inductor"
 """Compiler of steps."""
 
 
+RECOMPUTED = {"realize_reads_threshold": 32, "realize_opcount_threshold": 1000}
+"""Settings of inductor, which otherwise stores an exponential of many arrays between two loops of one kernel."""
+
 patched: Any = getattr(shapes, "patch")  # noqa: B009  (defined at run time, unknown to mypy)
 """Context in which settings of lengths that are symbols have other values."""
 
@@ -49,7 +52,7 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
         closed_over = own.__code__.co_freevars
         return [not guard.is_global and _root(guard.name) not in closed_over for guard in guards]
 
-    options: Any = {"guard_filter_fn": depend_on_arguments}
+    options: Any = {"guard_filter_fn": depend_on_arguments, **(RECOMPUTED if BACKEND == "inductor" else {})}
     chosen: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=True, backend=BACKEND, options=options)
     compiled_for: set[Hashable] = set()
 
