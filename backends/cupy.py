@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import cupy
@@ -19,6 +20,9 @@ class CupyAdapter(TapeAdapter):
         cupy.add.at(total, numbers, g.astype(cupy.float64))  # `bincount` would wait for the device
         return total[1:].astype(g.dtype)
 
+    def memory(self, x: Any) -> int | None:
+        return _memory_of(int(x.device.id))
+
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(value, "__recorded__"):
             return super().fill_diagonal(x, row, column, count, value)
@@ -26,6 +30,12 @@ class CupyAdapter(TapeAdapter):
         # A view; `cupy.fill_diagonal` would copy a number to the device.
         x[row : row + count, column : column + count].diagonal()[...] = given
         return x
+
+
+@cache
+def _memory_of(index: int) -> int:
+    """Bytes of memory of a GPU."""
+    return int(cupy.cuda.runtime.getDeviceProperties(index)["totalGlobalMem"])
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> CupyAdapter:

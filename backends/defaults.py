@@ -179,6 +179,9 @@ class Defaults:
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Array, pulls: Pulls = None) -> Any:
         return plainly(*arrays)
 
+    def memory(self, x: Array) -> int | None:
+        return None
+
     def is_widened(self, x: Array) -> bool:
         xp = self._namespace_of(x)
         return bool(x.dtype == xp.float32) and "float64" in self.dtypes  # type: ignore[attr-defined]

@@ -69,6 +69,34 @@ def _has_fast_float64(index: int) -> bool:
     return torch.cuda.get_device_capability(index) in {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 
 
+@cache
+def multiplies_halves(device: str) -> bool:
+    """Whether 16-bit matrices have float32 products; on ROCm they raise in PyTorch 2.8 and 2.9 (pytorch#162600)."""
+    if not getattr(torch.version, "hip", None):
+        return True
+    x = torch.ones((16, 16), dtype=torch.bfloat16, device=device)
+    try:
+        torch.mm(x, x, out_dtype=torch.float32)
+    except RuntimeError:
+        return False
+    return True
+
+
+@cache
+def _memory_of(index: int) -> int:
+    """Bytes of memory of a GPU."""
+    return int(torch.cuda.get_device_properties(index).total_memory)
+
+
+def _asked(question: Callable[..., Any], *constants: Any) -> Any:
+    """Answer of a function about this machine, which a compiler does not trace."""
+    if torch.compiler.is_compiling():
+        from .torch_compiler import untraced  # noqa: PLC0415  (loads the compiler)
+
+        return untraced(question, *constants)
+    return question(*constants)
+
+
 def _ordered_integers(x: Any) -> Any:
     """Integers in the order of float32 numbers, with 32 zero bits behind."""
     bits = (x + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0
@@ -525,7 +553,11 @@ class TorchAdapter(Defaults):
         return with_aux
 
     def has_half_products(self, x: Any) -> bool:
-        return x.device.type in self.half_devices
+        kind = x.device.type
+        return kind in self.half_devices and (kind != "cuda" or bool(_asked(multiplies_halves, kind)))
+
+    def memory(self, x: Any) -> int | None:
+        return _asked(_memory_of, x.device.index or 0) if x.device.type == "cuda" else None
 
     def half_product(self, x: Any, y: Any) -> Any:
         if x.device.type == "cpu":
@@ -578,11 +610,7 @@ class TorchAdapter(Defaults):
             return False
         if x.device.type != "cuda":
             return x.device.type in self.wide_devices
-        if torch.compiler.is_compiling():
-            from .torch_compiler import untraced  # noqa: PLC0415  (loads the compiler)
-
-            return bool(untraced(_has_fast_float64, x.device.index or 0))
-        return _has_fast_float64(x.device.index or 0)
+        return bool(_asked(_has_fast_float64, x.device.index or 0))
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
         if _is_observed((x,)):
@@ -772,12 +800,13 @@ class TorchAdapter(Defaults):
         def filling(carry: Arrays, tiles: Arrays, start: int) -> tuple[Arrays, Arrays]:
             """Step that writes its outputs into whole arrays, unless they are recorded or from a single block.
 
-            A list of small outputs would fragment the heap between the large tiles.
+            A list of small outputs would fragment the heap of a processor between the large tiles. On a GPU, whose
+            memory is cached by size, a copy of each would be a launch.
             """
             nonlocal result
             carry, out = step(carry, tiles, start)
             stop = start + tiles[0].shape[0]
-            if compiled or stop - start == length or recorded(out) or transformed(out):
+            if compiled or stop - start == length or xs[0].device.type != "cpu" or recorded(out) or transformed(out):
                 return carry, out
             if not start:
                 result = tuple(x.new_empty((length, *x.shape[1:])) for x in out)

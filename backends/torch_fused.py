@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from threading import RLock
 from types import FunctionType
@@ -21,11 +21,14 @@ BACKEND = "inductor"
 """Compiler of steps."""
 
 
-_set: Any = getattr(shapes, "patch")  # noqa: B009  (defined at run time, unknown to mypy)
+RECOMPUTED = {"realize_reads_threshold": 32, "realize_opcount_threshold": 1000}
+"""Settings of inductor, which otherwise stores an exponential of many arrays between two loops of one kernel."""
+
+patched: Any = getattr(shapes, "patch")  # noqa: B009  (defined at run time, unknown to mypy)
 """Context in which settings of lengths that are symbols have other values."""
 
 _ONE_AT_A_TIME = RLock()
-"""Held while a setting of the compiler is changed."""
+"""Held while a step compiles: a setting of the compiler is changed."""
 
 
 @cache
@@ -49,15 +52,20 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
         closed_over = own.__code__.co_freevars
         return [not guard.is_global and _root(guard.name) not in closed_over for guard in guards]
 
-    options: Any = {"guard_filter_fn": depend_on_arguments}
+    options: Any = {"guard_filter_fn": depend_on_arguments, **(RECOMPUTED if BACKEND == "inductor" else {})}
     chosen: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=True, backend=BACKEND, options=options)
+    compiled_for: set[Hashable] = set()
 
     def compiled(*arguments: Any) -> Any:
         nonlocal chosen
+        arguments = _constant(arguments)
+        kind = _kind(arguments)
         try:
+            if kind in compiled_for:
+                return chosen(*arguments)
             # Otherwise lengths that are equal in the first call would have to be equal in all calls.
-            with _ONE_AT_A_TIME, _set(use_duck_shape=False):
-                return chosen(*_constant(arguments))
+            with _ONE_AT_A_TIME, patched(use_duck_shape=False):
+                result = chosen(*arguments)
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             if chosen is step:
                 raise
@@ -65,6 +73,8 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
             warnings.warn(f"a step is not compiled, since torch.compile failed: {reason}", stacklevel=2)
             chosen = step
             return step(*arguments)
+        compiled_for.add(kind)
+        return result
 
     return compiled
 
@@ -72,6 +82,15 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
 def _root(name: str) -> str:
     """The variable in an expression such as ``spec.facts[0]``."""
     return re.split(r"\W", name.removeprefix("L['"), maxsplit=1)[0]
+
+
+def _kind(tree: Any) -> Hashable:
+    """What the graph of nested tuples depends on: their form, dtypes, axes of length 0 and 1, layouts and numbers."""
+    if isinstance(tree, torch.Tensor):
+        return tree.dtype, tree.device, tuple([min(n, 2) for n in tree.shape]), tree.is_contiguous()
+    if isinstance(tree, (tuple, list)):
+        return tuple([_kind(x) for x in tree])
+    return min(tree, 2) if type(tree) is int else tree
 
 
 def _constant(tree: Any) -> Any:

@@ -133,6 +133,9 @@ class Recorder(TapeAdapter):
     def has_half_products(self, x: Array) -> bool:
         return bool(self._inner.has_half_products(strip(x).value))
 
+    def memory(self, x: Array) -> int | None:
+        return self._inner.memory(strip(x).value)  # type: ignore[no-any-return]
+
     def is_widened(self, x: Array) -> bool:
         return bool(self._inner.is_widened(strip(x).value))
 

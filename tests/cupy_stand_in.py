@@ -301,7 +301,10 @@ def install() -> None:
     if getattr(sys.modules.get("cupy"), "ndarray", None) is ndarray:
         return
     device = _module("cupy.cuda.device", Device=Device)
-    runtime = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
+    properties = {"totalGlobalMem": 2**34}
+    runtime = SimpleNamespace(
+        getDeviceCount=lambda: 1, getDeviceProperties=lambda _: properties, CUDARuntimeError=RuntimeError
+    )
     cuda = _module("cupy.cuda", Device=Device, Stream=type("Stream", (), {}), device=device, runtime=runtime)
     functions = {name: _function(name, getattr(np, name)) for name in FUNCTIONS.split()}
     functions |= {name: _ufunc(name) for name in UFUNCS.split()}

@@ -312,6 +312,10 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def memory(self, x: Array) -> int | None:
+        """Return the bytes of memory of the accelerator that holds an array; None if they are not known."""
+        ...
+
     def is_widened(self, x: Array) -> bool:
         """Return whether `in_wide` computes with more digits than arrays like `x` have."""
         ...

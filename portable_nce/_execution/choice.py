@@ -32,7 +32,7 @@ from .matrix import ScoreMatrix
 from .pair_terms import PairsSpec
 from .products import absence
 from .reweighted import ReweightedSpec
-from .sets import NO_DIAGONALS, Sets, SortedClasses, diagonals_of, present_at
+from .sets import NO_DIAGONALS, PairRule, Sets, SortedClasses, diagonals_of, present_at
 from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
@@ -293,9 +293,11 @@ _KNOWN = "the columns of the positives are known before the sweep"
 
 def sizes_of(matrix: ScoreMatrix, function: Callable[..., Tiling], **options: Any) -> Sizes:
     """How a sweep over a matrix chooses its blocks and tiles."""
-    first = matrix.rows[0]
+    first, adapter = matrix.rows[0], adapter_of(matrix.rows[0])
     options["far"] = on_accelerator(first)
-    return Sizes(function, matrix.block_size, adapter_of(first).mode, tuple(options.items()))
+    if options["far"]:
+        options["memory"] = adapter.memory(first)
+    return Sizes(function, matrix.block_size, adapter.mode, tuple(options.items()))
 
 
 def is_one_block(matrix: ScoreMatrix, *sizes: Sizes | Tiling) -> bool:
@@ -333,7 +335,7 @@ def _prepared(  # noqa: PLR0917  (all that is known of a sweep)
         given_finite=all(one.finite for one in matrices),
         unit=matrix.similarity.unit,
         high=matrix.high,
-        fused=is_fusible(matrix.rows[0]) and pays_to_fuse(*matrix.shape),
+        fused=is_fusible(matrix.rows[0]) and pays_to_fuse(*matrix.shape, masked=isinstance(sets, PairRule)),
         mean=mean,
         values=values,
     )

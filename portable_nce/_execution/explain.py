@@ -247,11 +247,12 @@ def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:
     of_score, of_pull = channel.relative(block, tile, width)
     gradients = (need.rows + need.columns) * of_pull
     if prepared.function is square_sweep:
-        share = entries_visited(spec, rows.shape[0], n_columns) / (rows.shape[0] * n_columns)
+        visited = entries_visited(spec, rows.shape[0], n_columns)
         # Tiles that are not kept are computed again for the gradients.
         again = need.gradients and not tiling.keep
-        name, products = "two-sided sweep of inner products", ((1 + again) * of_score + gradients) * share
-        entries = rows.shape[0] * n_columns * share if tiling.keep else block * tile
+        name, share = "two-sided sweep of inner products", sum(visited) / (rows.shape[0] * n_columns)
+        products = ((1 + again) * of_score + gradients) * share
+        entries = sum(visited) if tiling.keep else max(visited, default=0)
     elif isinstance(spec.sets, PairRule):
         held = channel.held(inputs.rows, inputs.columns or inputs.rows)
         name, products = "sweep with masks", _of_rule(spec.sets, inputs, passes.number, width)

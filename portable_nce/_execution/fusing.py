@@ -16,6 +16,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of, on_accelerator
 from .._core.tracing import refuse_trace
+from .sets import PairRule
 from .specs import SweepSpec
 from .tiling import pays_to_fuse
 
@@ -23,7 +24,7 @@ MOST_KINDS = 64
 """Largest number of kinds of steps that are compiled."""
 
 STEPS: dict[Hashable, Callable[..., Any]] = {}
-"""Compiled steps, by the function that makes a step, its spec, and the dtypes of its arrays."""
+"""Compiled steps, by the function that makes a step, its spec, the device, and the dtypes of its arrays."""
 
 
 class _Switch:
@@ -38,10 +39,10 @@ def fuse_steps(enabled: bool = True) -> bool:  # noqa: FBT001, FBT002  (a switch
     Without a compiler around a loss, each operation on a block of scores is a kernel of its own, which reads and writes
     the block in the memory of the device. With compiled steps, a block takes a few kernels between its matrix products.
 
-    A kind of call is compiled at its first call, which takes some seconds; batch size, temperature and bound of the
-    scores are no part of a kind. Calls compile if they need gradients, have 2^24 pairs or more, and no function of
-    yours. `explain` says which steps are compiled, and why others are not. Compiled steps add up in another order, so
-    results differ in the last digits from those of uncompiled steps.
+    A kind of call is compiled at its first call, which takes some seconds: some thousand calls repay them. Batch size,
+    temperature and bound of the scores are no part of a kind. Calls compile if they need gradients, have 2^26 pairs or
+    more (2^24 with labels or masks), and no function of yours. `explain` says which steps are compiled, and why others
+    are not. Compiled steps add up in another order, so results differ in their last digits.
 
     On PyTorch with CUDA alone, from release 2.11 on; elsewhere nothing changes. ``torch.compile`` and ``jax.jit``
     around a loss compile its steps anyway. It has not run on a GPU yet, so it is off by default.
@@ -91,7 +92,7 @@ def report_of_steps(spec: SweepSpec, x: Array, shape: tuple[int, int], *, need_g
     reason: str | None = adapter_of(x).obstacle_to_fusing(x)
     if reason is None and not _Switch.on:
         reason = "fuse_steps() compiles them"
-    elif reason is None and not pays_to_fuse(*shape):
+    elif reason is None and not pays_to_fuse(*shape, masked=isinstance(spec.sets, PairRule)):
         reason = "there are too few pairs"
     elif reason is None and not need_grad:
         reason = "no gradients are needed"
@@ -109,7 +110,9 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
     if not (is_fixed(spec) and adapter.is_plain(tuple(arrays))):
         return None
     refuse_trace("compiled steps")
-    key = pure, spec, *{str(x.dtype): None for x in arrays}
+    like = arrays[0]
+    xp, device = namespace_of(like), device_of(like)
+    key = pure, spec, str(device), *{str(x.dtype): None for x in arrays}
     if key not in STEPS:
         if len(STEPS) >= MOST_KINDS:
             return None
@@ -118,12 +121,11 @@ def fused(pure: Callable[[Any], Callable[..., Any]], spec: Any, arrays: Sequence
         log = logging.getLogger("portable_nce")
         log.info("compiling %s of %s, which takes some seconds once", pure.__name__, spec.family)
         STEPS[key] = adapter.fused(pure(spec))
-    step, like = STEPS[key], arrays[0]
-    xp, device = namespace_of(like), device_of(like)
+    step = STEPS[key]
 
     def positioned(*arguments: Any) -> Any:
         *others, position = arguments
-        at = [xp.full((), x, dtype=xp.int32, device=device) for x in position]
+        at = [x if x is None else xp.full((), x, dtype=xp.int32, device=device) for x in position]
         return step(*others, tuple(at))
 
     return positioned

@@ -122,8 +122,9 @@ def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:
 def block_of(spec: SearchSpec, inputs: Inputs) -> int | Bounds:
     """Rows of a block of a search."""
     first, held = inputs.rows[0], spec.channel.held(inputs.rows, inputs.columns)
-    mode = adapter_of(first).mode
-    return searched(*inputs.shape, spec.block_size, mode=mode, far=on_accelerator(first), **held)
+    adapter, far = adapter_of(first), on_accelerator(first)
+    memory = adapter.memory(first) if far else None
+    return searched(*inputs.shape, spec.block_size, mode=adapter.mode, far=far, memory=memory, **held)
 
 
 def highest(scores: Array, count: int) -> tuple[Array, Array]:

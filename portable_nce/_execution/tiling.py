@@ -24,9 +24,11 @@ _TRIPLE_ENTRIES = 2**18  # triples compared at once: several arrays of them shou
 _FEW_COLUMNS = 32  # of scores that a caller gives: their exponentials always have a shift
 _COMPARED, _SEARCHED = 32, 8  # positives of a row up to which negatives are compared with each, and not sorted
 _FAR_ROWS = 8192  # rows of a block on an accelerator; with fewer than 2048, launches dominate the time
-_FAR_ENTRIES = 2**27  # of a block there, of whole rows: 512 MiB in float32
-_FAR_HELD_ENTRIES = 2**26  # of a block there of which several arrays are held: two-sided, masked, kept, compiled
-_FUSED_PAIRS = 2**24  # of a matrix whose steps are compiled: some hundred calls repay the compilation
+_FAR_ENTRIES = 2**27  # of a block there, of whole rows: 512 MiB in float32. Half of it, if several arrays are held
+_ALIGNED = 128  # rows, of which a number that a block has is fast in products of 16 bits
+_FAR_SHARE = 64  # of its memory, a block in float32 takes one part: 256 MiB of 16 GiB
+_FUSED_PAIRS = 2**26  # of a matrix whose steps are compiled: measured, some thousand calls repay the compilation
+_FUSED_MASKED_PAIRS = 2**24  # likewise with masks, which take most of an uncompiled call
 _COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held whole, or in blocks
 
 Bounds = tuple[tuple[int, int], ...]
@@ -57,6 +59,7 @@ class Sizes(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
     def of(self, n_rows: int, n_columns: int) -> Tiling:
+        """Return the tiling of a matrix of this shape."""
         return self.function(n_rows, n_columns, self.block_size, mode=self.mode, **dict(self.options))
 
 
@@ -75,6 +78,12 @@ def is_positive(number: int) -> bool:
         return True
 
 
+def far_entries(memory: int | None, *, held: bool = True) -> int:
+    """Entries of a block on an accelerator with so many bytes; `held`: several arrays of its size are held."""
+    most = _FAR_ENTRIES if memory is None else min(_FAR_ENTRIES, memory // (4 * _FAR_SHARE))
+    return most // 2 if held else most
+
+
 def _far_rows(n_rows: int, n_columns: int, entries: int) -> int:
     """Rows of a block of whole rows on an accelerator; blocks have nearly equal sizes."""
     most = max(min(entries // max(n_columns, 1), _FAR_ROWS), _ROWS)
@@ -82,7 +91,13 @@ def _far_rows(n_rows: int, n_columns: int, entries: int) -> int:
 
 
 def _whole(
-    n_rows: int, n_columns: int, block_size: int | str | None, mode: str, *, far: bool = False
+    n_rows: int,
+    n_columns: int,
+    block_size: int | str | None,
+    mode: str,
+    *,
+    far: bool = False,
+    memory: int | None = None,
 ) -> int | Bounds | None:
     """All rows of a matrix that is held whole, by choice or because their number is unknown; None for blocks of a size.
 
@@ -93,21 +108,24 @@ def _whole(
     symbolic = not isinstance(n_rows, int)
     if mode != "compiled":
         return n_rows if symbolic else None
-    if n_rows * n_columns <= (_FAR_HELD_ENTRIES if far else _COMPILED_ENTRIES) or n_rows < _COMPILED_BLOCKS:
+    if n_rows * n_columns <= (far_entries(memory) if far else _COMPILED_ENTRIES) or n_rows < _COMPILED_BLOCKS:
         return n_rows
     size = n_rows // _COMPILED_BLOCKS
     starts = [k * size for k in range(_COMPILED_BLOCKS)]
     return tuple(zip(starts, [*starts[1:], n_rows], strict=True))
 
 
-def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool) -> Tiling:
+def one_sided(
+    n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool, memory: int | None = None
+) -> Tiling:
     """Tiling of a one-sided sweep over products."""
-    whole = _whole(n_rows, n_columns, block_size, mode, far=far)
+    whole = _whole(n_rows, n_columns, block_size, mode, far=far, memory=memory)
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
     if far:
-        return Tiling(min(asked or _far_rows(n_rows, n_columns, _FAR_ENTRIES), n_rows), n_columns)
+        rows = asked or _far_rows(n_rows, n_columns, far_entries(memory, held=False))
+        return Tiling(min(rows, n_rows), n_columns)
     held = _BLOCK_ENTRIES // n_columns  # rows whose tiles stay in the cache until the block ends
     # XLA writes the columns' gradients of a block before it adds them: half as many blocks pay.
     most = _HELD_ENTRIES * (2 if mode == "traced" else 1) // n_columns
@@ -130,33 +148,51 @@ def two_sided(
     far: bool,
     symmetric: bool,
     shared: bool = False,
+    memory: int | None = None,
 ) -> Tiling:
     """Tiling of a two-sided sweep over products; `symmetric` matrices compute only half of the tiles.
 
     Tiles are not kept if ranks have `shared` a batch, which users do to save memory.
     """
-    if shared:
-        return two_sided(n_rows, n_columns, block_size, mode=mode, far=far, symmetric=symmetric)._replace(keep=False)
-    whole = _whole(n_rows, n_columns, block_size, mode, far=far)
+    most = far_entries(memory)
+    whole = _whole(n_rows, n_columns, block_size, mode, far=far, memory=memory)
     if whole is not None:
-        return Tiling(whole, n_columns, keep=not isinstance(whole, tuple))
+        return Tiling(whole, n_columns, keep=not (shared or isinstance(whole, tuple)))
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
         # A scan of several blocks would have to return the kept tiles.
-        single = 2 * n_rows * n_columns <= (_FAR_HELD_ENTRIES if far else _BLOCK_ENTRIES)
+        single = 2 * n_rows * n_columns <= (most if far else _BLOCK_ENTRIES)
         rows = max(min(_ROWS, _BLOCK_ENTRIES // n_columns), _ROWS // 2)
-        block = n_rows if single else _far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES) if far else rows
-        return Tiling(min(asked or block, n_rows), n_columns, keep=asked is None and block >= n_rows)
-    keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
+        block = n_rows if single else _far_rows(n_rows, n_columns, most) if far else rows
+        keep = asked is None and block >= n_rows and not shared
+        return Tiling(min(asked or block, n_rows), n_columns, keep)
+    small = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
+    keep = small and not shared
+    if far and symmetric and not (asked or shared):
+        return Tiling(_strips(n_rows, far_entries(memory, held=False)), n_columns, keep)
     if far and not symmetric:
-        return Tiling(min(asked or _far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES), n_rows), n_columns, keep)
-    size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
-    return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_columns), keep)
+        return Tiling(min(asked or _far_rows(n_rows, n_columns, most), n_rows), n_columns, keep)
+    size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if small or not symmetric else _ROWS)
+    return Tiling(min(size, n_rows), min(size if small or symmetric else _columns(size), n_columns), keep)
 
 
-def pays_to_fuse(n_rows: int, n_columns: int) -> bool:
+def _strips(n: int, entries: int) -> int | Bounds:
+    """Blocks of rows of a symmetric matrix that hold as many entries from the diagonal on each; one if it is small."""
+    entries = min(entries, max(n * n // 4, (_FAR_ROWS // 2) ** 2))
+    if n * n <= entries:
+        return n
+    bounds, start = [], 0
+    while start < n:
+        left = n - start
+        size = left if left * left <= entries else max(entries // left // _ALIGNED * _ALIGNED, _ALIGNED)
+        bounds.append((start, start + size))
+        start += size
+    return tuple(bounds)
+
+
+def pays_to_fuse(n_rows: int, n_columns: int, *, masked: bool) -> bool:
     """Whether the steps of a sweep over a matrix of this shape take long enough to be compiled."""
-    return n_rows * n_columns >= _FUSED_PAIRS
+    return n_rows * n_columns >= (_FUSED_MASKED_PAIRS if masked else _FUSED_PAIRS)
 
 
 def is_large(n_rows: int, n_columns: int) -> bool:
@@ -171,32 +207,40 @@ def masked(
     *,
     mode: str,
     far: bool = False,
+    memory: int | None = None,
     width: int = 1,
     tokens: bool = False,
 ) -> Tiling:
     """Tiling of a sweep with masks; `width`: numbers held per score: differences of features or products of tokens."""
-    whole = _whole(n_rows, n_columns, block_size, mode, far=far and width == 1)
+    whole = _whole(n_rows, n_columns, block_size, mode, far=far and width == 1, memory=memory)
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
     if far and width == 1:
-        return Tiling(min(asked or _far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES), n_rows), n_columns)
+        return Tiling(min(asked or _far_rows(n_rows, n_columns, far_entries(memory)), n_rows), n_columns)
     entries = _TOKEN_ENTRIES if tokens else _MASKED_ENTRIES
     return Tiling(min(asked or max(1, entries // (n_columns * width)), n_rows), n_columns)
 
 
 def searched(
-    n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool, **held: Any
+    n_rows: int,
+    n_columns: int,
+    block_size: int | str | None,
+    *,
+    mode: str,
+    far: bool,
+    memory: int | None = None,
+    **held: Any,
 ) -> int | Bounds:
     """Rows of a block of whole rows of scores for a search; `held` as for `masked`."""
     if held.get("width", 1) > 1 or held.get("tokens"):
         return masked(n_rows, n_columns, block_size, mode=mode, **held).block
-    whole = _whole(n_rows, n_columns, block_size, mode, far=far)
+    whole = _whole(n_rows, n_columns, block_size, mode, far=far, memory=memory)
     if whole is not None:
         return whole
     asked = block_size if isinstance(block_size, int) else None
     rows = max(_BLOCK_ENTRIES // n_columns, _ROWS // 8)  # products of fewer rows are slow
-    return min(asked or (_far_rows(n_rows, n_columns, _FAR_HELD_ENTRIES) if far else rows), n_rows)
+    return min(asked or (_far_rows(n_rows, n_columns, far_entries(memory)) if far else rows), n_rows)
 
 
 def triples(n_rows: int, n_columns: int, n_visited: int, *, mode: str) -> tuple[int | Bounds, int | Bounds | None]:

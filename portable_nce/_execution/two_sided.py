@@ -28,8 +28,8 @@ from .sources import takes_embeddings
 from .specs import Gradients, NeedGrad, SweepResult, SweepSpec
 from .tiling import Bounds, Tiling, cut
 
-Position = tuple[Array | int, Array | int]
-"""First row and first column of a tile."""
+Position = tuple[Array | int, Array | int | None]
+"""First row and first column of a tile; None if they are the same."""
 
 Both = tuple[Array, Array | None]
 """Arrays of the rows of a tile, and of its columns if it serves both sides."""
@@ -56,33 +56,41 @@ def square_sweep(spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> SweepR
 
 
 class _Tiles:
-    """Blocks of rows, and the tiles that each visits: with `self_contrast`, tiles from the diagonal on."""
+    """Blocks of rows, and the tiles that each visits.
+
+    With `self_contrast`, a block visits the tiles from the diagonal on, the first of which has its own columns; or, in
+    `strips`, a single tile of all columns from the diagonal on.
+    """
 
     def __init__(self, spec: SweepSpec, n_rows: int, n_columns: int) -> None:
-        self.n_rows, self.self_contrast = n_rows, spec.self_contrast
+        self.n_rows, self.n_columns, self.self_contrast = n_rows, n_columns, spec.self_contrast
         tiling = spec.sizes.of(n_rows, n_columns)
         self.keep = tiling.keep
         self.blocks: int | Bounds = tiling.block
         self.bounds: Sequence[tuple[int, int]] = tiling.tiles(n_columns)
+        self.strips = spec.self_contrast and isinstance(tiling.block, tuple)
         self.stops: dict[Array | int, int] = {}
         if spec.self_contrast and spec.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(spec.shards, tiling)
 
     def __call__(self, start: Array | int) -> range:
         """Indices of the tiles of a block of rows."""
-        first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if self.self_contrast else 0
+        square = self.self_contrast and not self.strips
+        first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if square else 0
         return range(first, self.stops[start] if self.stops else len(self.bounds))
 
     @property
-    def entries(self) -> int:
-        """Number of entries of all tiles that are visited."""
+    def entries(self) -> list[int]:
+        """Number of entries of each tile that is visited."""
         blocks = self.blocks if isinstance(self.blocks, tuple) else cut(0, self.n_rows, self.blocks)
+        if self.strips:
+            return [(high - low) * (self.n_columns - low) for low, high in blocks]
         widths = [high - low for low, high in self.bounds]
-        return sum((high - low) * sum(widths[k] for k in self(low)) for low, high in blocks)
+        return [(high - low) * widths[k] for low, high in blocks for k in self(low)]
 
 
-def entries_visited(spec: SweepSpec, n_rows: int, n_columns: int) -> int:
-    """Number of entries of the tiles that a two-sided sweep visits in each of its passes."""
+def entries_visited(spec: SweepSpec, n_rows: int, n_columns: int) -> list[int]:
+    """Number of entries of each tile that a two-sided sweep visits in each of its passes."""
     return _Tiles(spec, n_rows, n_columns).entries
 
 
@@ -167,6 +175,7 @@ class TilePasses:
             tile, residual = self._scores(rows, columns, at)
             tile = self.family.terms(tile, None) if self.family.unshifted else tile
         cotangent = self._of_scores(tile, coefficients, tops)
+        del kept, tile  # another array of the size of the tile follows
         if self.spec.clears:
             cotangent = p.cleared(cotangent)
         if to_positive is not None:
@@ -185,7 +194,7 @@ class TilePasses:
         )
 
     def _sets(self, columns: p.Operand, at: Position) -> s.DiagonalSets:
-        low = at[1]
+        low = at[0] if at[1] is None else at[1]
         return s.DiagonalSets(self.diagonals, ((low, low + columns.x.shape[0]),), self.n_columns)
 
     def _scores(self, rows: p.Operand, columns: p.Operand, at: Position) -> tuple[Array, Any]:
@@ -246,7 +255,8 @@ class _Square:
         self.family = Softmax(self.xp, spec.family, facts._replace(divisor=self.n if spec.mean and finite else None))
         self.blocks, self.bounds = self.tiles_of.blocks, self.tiles_of.bounds
         columns = p.Operand(*inputs.columns)
-        self.tiles = p.operand_pieces(p.with_weights(columns) if self.to_rows else columns, self.bounds)
+        self.all_columns = p.with_weights(columns) if self.to_rows else columns
+        self.tiles = p.operand_pieces(self.all_columns, self.bounds)
         self.keep = self.tiles_of.keep and self.need_grad
         diagonals, self.numbers = s.without_numbers(spec.sets, (self.n, n_columns))
         self.tile_spec = TileSpec(
@@ -275,9 +285,29 @@ class _Square:
         whole = not isinstance(self.blocks, tuple) and self.blocks == self.n
         return whole and len(self.bounds) == 1 and self.operand.part is None
 
-    def serves_columns(self, start: Array | int, k: int) -> bool:
+    def serves_columns(self, start: Array | int, k: int, height: int) -> bool:
         """Whether a tile adds to the column sums too; not if it holds each pair in both orders."""
+        if self.tiles_of.strips:
+            return bool(start + height < self.n)
         return not self.spec.self_contrast or self.bounds[k][0] != start
+
+    def columns_of(self, start: Array | int, k: int) -> tuple[p.Operand, Position]:
+        """Columns of a tile, and its position."""
+        if not self.tiles_of.strips:
+            return self.tiles[k], (start, self.bounds[k][0])
+        return p.operand_pieces(self.all_columns, ((start, self.n),))[0], (start, None)
+
+    def passed(self, sums: list[Any], height: int) -> tuple[list[Any], list[Any]]:
+        """Split the sums of the columns that are left into those of a block, which no later one visits, and others.
+
+        Both are lists of sums by tile; the first is empty if rows and columns differ.
+        """
+        if not self.spec.self_contrast:
+            return [], sums
+        if not self.tiles_of.strips:
+            return sums[:1], sums[1:]
+        (left,) = sums
+        return [_cut(left, 0, height)], [_cut(left, height, None)]
 
     def _pass(self, pure: Callable[[TileSpec], Callable[..., Any]], spec: TileSpec) -> Callable[..., Any]:
         """A pass over tiles, compiled if it pays."""
@@ -297,31 +327,34 @@ class _Square:
         sums = self._pass(sums_of_tile, self.tile_spec)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            rows = self.operand.with_arrays(block)
-            column_sums, parts = self._exp_sums(carry), []
-            for k in self.tiles_of(start):
+            rows, height = self.operand.with_arrays(block), block[0].shape[0]
+            left, parts = self._exp_sums(carry), []
+            own, others = self.passed(left, height)
+            for place, k in enumerate(self.tiles_of(start), len(others) - len(left)):
                 # A rank without rows has no largest score of a column.
-                both = self.serves_columns(start, k) and (self.shards is None or self.n > 0)
-                part, of_columns, kept = sums(rows, self.tiles[k], both, (start, self.bounds[k][0]))
+                both = self.serves_columns(start, k, height) and (self.shards is None or self.n > 0)
+                columns, at = self.columns_of(start, k)
+                part, of_columns, kept = sums(rows, columns, both, at)
                 if of_columns is not None:
-                    column_sums[k] = merge(xp, [column_sums[k], of_columns])[0]
+                    of_columns = _cut(of_columns, height, None) if self.tiles_of.strips else of_columns
+                    others[place] = merge(xp, [others[place], of_columns])[0]
                 parts.append(part)
                 if self.keep:
                     self.kept[start, k] = kept
-            return _flat(column_sums), _flat([merge(xp, parts)[0]])
+            return _flat(others), _flat([merge(xp, [*parts, *own])[0]])
 
         empty = [_empty_sum(xp, tile.x, unshifted=unshifted) for tile in self.tiles]
         carry, result = self.adapter.scan(step, _flat(empty), self.operand.arrays, self.blocks)
         (of_rows,) = self._exp_sums(result)
         by_tile = self._exp_sums(carry)
+        if self.spec.self_contrast:  # the sums of rows include those of the same columns
+            by_tile = [of_rows, *([] if self.tiles_of.strips else by_tile)]
         tops = [part.top for part in by_tile if part.top is not None]
         top = p.concat_rows(xp, tops) if tops else None
         of_columns = ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile]))
+        of_columns = self._over_ranks(of_columns)
         if self.spec.self_contrast:
-            of_columns = self._over_ranks(_with_first(xp, of_columns, of_rows))
-            of_rows = _first(of_columns, self.n)
-        else:
-            of_columns = self._over_ranks(of_columns)
+            of_rows = _cut(of_columns, 0, self.n)
         self.sums = [of_rows, of_columns]
 
     def _over_ranks(self, of_columns: ExpSum) -> ExpSum:
@@ -388,40 +421,55 @@ class _Square:
         if not family.unshifted and self.adapter.is_plain((of_rows, of_columns)):
             scaling = p.scaling_of(xp.concat([of_rows, of_columns]), bounded=family.facts.finite)
         of_rows, of_columns, self.to_positive = map(scaling.divided, (of_rows, of_columns, self.to_positive))
-        by_tile = p.pieces(of_columns, self.bounds)
-        tops = () if family.unshifted else (self.sums[0].top,)
-        top_by_tile = [] if family.unshifted else p.pieces(self.sums[-1].top, self.bounds)
+        tops, tops_of_columns = ((), ()) if family.unshifted else ((self.sums[0].top,), (self.sums[-1].top,))
         count, turned = len(self.operand.arrays), self.tile_spec.turned
         to_positive = self.to_positive if self.is_one_tile() else None
         cotangents = self._pass(cotangents_of_tile, self.tile_spec._replace(clears=scaling.clears))
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             rows, (coefficient, *top_of_rows) = self.operand.with_arrays(block[:count]), block[count:]
-            top = top_of_rows[0] if tops else None
+            top, height = top_of_rows[0] if tops else None, coefficient.shape[0]
             to_rows: Arrays = ()
-            to_columns = list(carry)
-            for k in self.tiles_of(start):
-                own = by_tile[k] if self.serves_columns(start, k) else None
-                both_tops = (top, top_by_tile[k] if tops else None)
-                kept, at = self.kept.pop((start, k)) if self.keep else None, (start, self.bounds[k][0])
-                parts = cotangents(rows, self.tiles[k], kept, (coefficient, own), both_tops, to_positive, at)
+            left = list(carry)
+            for place, k in enumerate(self.tiles_of(start)):
+                columns, at = self.columns_of(start, k)
+                own, *top_of_columns = self._from(of_columns, tops_of_columns, start, k, height)
+                kept = self.kept.pop((start, k)) if self.keep else None
+                both_tops = top, top_of_columns[0] if top_of_columns else None
+                parts = cotangents(rows, columns, kept, (coefficient, own), both_tops, to_positive, at)
                 to_rows = tuple(map(p.plus, to_rows, parts[0])) if to_rows else parts[0]
                 if self.to_columns:
-                    to_columns[k] = p.plus(to_columns[k], *parts[1])
-            return tuple(to_columns), to_rows
+                    left[place] = p.plus(left[place], *parts[1])
+            of_block, left = self.passed(left, height) if self.to_columns else ([], left)
+            return tuple(left), (*to_rows, *of_block)
 
         init = p.empty_sums([tile.x for tile in self.tiles], turned=turned) if self.to_columns else ()
         xs = (*self.operand.arrays, of_rows, *tops)
         carry, to_rows = self.adapter.scan(step, init, xs, self.blocks)
         to_columns: Array = None
         if self.to_columns:
-            carry = tuple(x.T for x in carry) if turned else carry
-            parts = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
-            to_columns = p.concat_rows(xp, parts)
+            n_own = 1 if self.spec.self_contrast else 0
+            left = () if self.tiles_of.strips else tuple(x.T for x in carry) if turned else carry
+            tiles = self.tiles[len(self.tiles) - len(left) :]
+            parts = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(left, tiles, strict=True)]
+            to_rows, to_own = to_rows[: len(to_rows) - n_own], to_rows[len(to_rows) - n_own :]
+            to_columns = p.concat_rows(xp, [*to_own, *parts])
         if not self.is_one_tile():
             to_rows, to_columns = self._with_positives(to_rows, to_columns)
         of_rows = [*map(scaling.restored, to_rows)] or [None] * self.form.n_rows
         return of_rows, (scaling.restored(to_columns),)
+
+    def _from(self, coefficients: Array, tops: Arrays, start: Any, k: int, height: int) -> Sequence[Array]:
+        """Coefficients and largest scores of the columns of a tile; None if it does not serve them.
+
+        The coefficients of a strip are 0 where it holds each pair in both orders.
+        """
+        if not self.serves_columns(start, k, height):
+            return (None,)
+        if not self.tiles_of.strips:
+            return [p.pieces(x, (self.bounds[k],))[0] for x in (coefficients, *tops)]
+        others = [self.xp.zeros_like(coefficients[:height]), coefficients[start + height :]]
+        return self.xp.concat(others), *(x[start:] for x in tops)
 
     def _with_positives(self, to_rows: Arrays, to_columns: Array | None) -> tuple[Arrays, Array | None]:
         """The cotangents of rows and columns, with the terms of the positives added."""
@@ -453,7 +501,8 @@ def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dic
     last = whole if odd else whole + (counts[half] // 2 if lower else counts[half])
     assert isinstance(tiling.block, int)  # noqa: S101  (blocks are visited one by one)
     assert isinstance(tiling.tile, int)  # noqa: S101
-    rows = (*cut(0, first, tiling.block), *cut(first, n, tiling.block))
+    # A rank without rows has one block of none.
+    rows = tuple(dict.fromkeys([*cut(0, first, tiling.block), *cut(first, n, tiling.block)]))
     near, far = cut(n, whole, tiling.tile), cut(whole, last, tiling.tile)
     excluded = cut(last, sum(counts), sum(counts))
     n_near = len(rows) + len(near)
@@ -461,19 +510,11 @@ def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dic
     return rows, (*rows, *near, *far, *excluded), stops
 
 
-def _first(sums: ExpSum, n: int) -> ExpSum:
-    """Sums of the first n columns."""
-    return ExpSum(*(x if x is None or x.shape[0] == n else x[:n] for x in sums))
-
-
-def _with_first(xp: Namespace, sums: ExpSum, extra: ExpSum) -> ExpSum:
-    """Column sums, with `extra` sums added to the first columns."""
-    n = extra.total.shape[0]
-    first, _ = merge(xp, [extra, _first(sums, n)])
-    if n == sums.total.shape[0]:
-        return first
-    top = None if first.top is None or sums.top is None else xp.concat([first.top, sums.top[n:]])
-    return ExpSum(top, xp.concat([first.total, sums.total[n:]]))
+def _cut(sums: Any, start: int, stop: int | None) -> Any:
+    """Rows of an array, or of exponential sums."""
+    if isinstance(sums, ExpSum):
+        return ExpSum(*(x if x is None else _cut(x, start, stop) for x in sums))
+    return sums[start:stop, ...]
 
 
 def _flat(sums: Sequence[ExpSum]) -> Arrays:

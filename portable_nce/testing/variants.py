@@ -315,7 +315,7 @@ def _none(_: Any) -> None:
     """None, for any array."""
 
 
-def _pays(*_: int) -> bool:
+def _pays(*_: int, **__: bool) -> bool:
     """True, for any shape."""
     return True
 

@@ -273,3 +273,20 @@ def test_zeros_that_jax_makes_may_be_free_of_the_device_of_an_argument() -> None
     assert not free.committed
     with pytest.raises(AssertionError, match="tied to a device: expected False, got True"):
         assert_belongs(variant, tied, free, (2, 2))
+
+
+@pytest.mark.internals
+def test_rocm_is_asked_once_whether_it_multiplies_16_bits_into_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its device is called cuda, too; there PyTorch 2.8 and 2.9 raise, as every release does on a CPU."""
+    from portable_nce.backends import torch as backend
+
+    asked: Any = backend.multiplies_halves
+    for hip, wanted in ((None, True), ("6.4", False)):
+        asked.cache_clear()
+        monkeypatch.setattr(torch.version, "hip", hip)
+        assert asked("cpu") == wanted
+    monkeypatch.setattr(torch, "mm", lambda *_, **__: None)
+    assert not asked("cpu")
+    asked.cache_clear()
+    assert asked("cpu")
+    asked.cache_clear()

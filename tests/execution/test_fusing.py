@@ -15,6 +15,8 @@ import torch
 import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
 from portable_nce._execution import fusing
+from portable_nce._execution.families import SoftmaxSpec
+from portable_nce._execution.two_sided import TileSpec
 from portable_nce.testing.variants import started
 
 D = 5
@@ -120,7 +122,8 @@ def test_a_step_is_pure(name: str) -> None:
 
         def twice(*arguments: Any) -> Any:
             *others, position = copied(arguments)
-            at = tuple(torch.full((), x, dtype=torch.int32) for x in position)  # as arrays, as a compiled step has them
+            # As arrays, as a compiled step has them.
+            at = tuple(x if x is None else torch.full((), x, dtype=torch.int32) for x in position)
             given = copied(arguments)
             result = step(*given)
             calls.append((arguments, given, (copied(result), step(*others, at))))
@@ -230,6 +233,46 @@ def test_nothing_is_compiled_unless_asked_for() -> None:
         assert pnce.fuse_steps(enabled=False)
     with pytest.raises(TypeError, match="enabled: expected True or False"):
         pnce.fuse_steps("yes")  # type: ignore[arg-type]
+
+
+def test_a_setting_of_the_compiler_is_changed_while_a_step_compiles_and_not_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another thread may compile meanwhile; steps of several threads run at the same time."""
+    from portable_nce.backends import torch_fused
+
+    held: list[dict[str, Any]] = []
+    changed: Any = torch_fused.patched
+
+    def patched(**settings: Any) -> Any:
+        held.append(settings)
+        return changed(**settings)
+
+    monkeypatch.setattr(torch_fused, "patched", patched)
+    monkeypatch.setattr(torch_fused, "BACKEND", "aot_eager")
+    step = torch_fused.compiled_step(lambda numbers, x: x * numbers[0] if len(numbers) == 1 else x)
+    before = graphs()
+    for shape in ((4, 4), (5, 7), (7, 5)):
+        assert step((3,), torch.ones(shape)).shape == shape
+    assert len(held) == graphs() - before == 1
+    step((3,), torch.ones(4, 4).double())
+    step((1,), torch.ones(1, 4))  # lengths and numbers of 1 have a graph of their own
+    assert len(held) == graphs() - before == 3
+
+
+@pytest.mark.usefixtures("fused")
+def test_each_device_has_its_own_step() -> None:
+    spec = TileSpec(SoftmaxSpec(pnce.objectives.info_nce()), *[None] * 6)  # type: ignore[arg-type]
+    for device in ("cpu", "meta", "cpu"):
+        x = torch.ones(3, device=device)
+        step = fusing.fused(step_of_any, spec, (x,))
+        assert step is not None
+        assert step(x, (0,)).device.type == device
+    assert ["meta" in str(key) for key in fusing.STEPS] == [False, True]
+
+
+def step_of_any(_: TileSpec) -> Any:
+    return lambda x, _: x + x
 
 
 def test_a_compiled_function_asks_what_its_arguments_are_and_not_what_it_closes_over() -> None:

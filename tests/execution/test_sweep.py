@@ -22,6 +22,7 @@ from portable_nce._execution.sweep import sweep
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.pairings import OnDiagonals, several_views, with_negatives
 from portable_nce.similarities import resolve
+from portable_nce.testing.variants import started
 
 pytestmark = pytest.mark.usefixtures("jax_x64")
 
@@ -124,3 +125,29 @@ def test_adapters_ask_for_the_gradients_that_are_wanted(library: str, monkeypatc
     asked.clear()
     pnce.info_nce(x, y)
     assert asked == [False]
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize("strips", [((0, 5), (5, 6), (6, 12)), ((0, 11), (11, 12))])
+@pytest.mark.parametrize("temperature", [0.5, 1e-4])
+@pytest.mark.parametrize("half", [False, True])
+def test_strips_of_a_symmetric_matrix_give_what_one_tile_gives(
+    strips: Any, temperature: float, monkeypatch: pytest.MonkeyPatch, *, half: bool
+) -> None:
+    """Also with a shift of each row, where the scores are not small, and with weights."""
+    x = torch.as_tensor(np.random.default_rng(3).normal(size=(6, 4)), dtype=torch.bfloat16 if half else torch.float64)
+    weights = torch.as_tensor([1.0, 0.5, 0.0, 2.0, 1.0, 1.0], dtype=x.dtype)
+    found = []
+    for blocks in (12, strips):
+        monkeypatch.setattr(tiling, "_strips", lambda n, _, blocks=blocks: blocks if n == 12 else n)
+        monkeypatch.setattr(matrix, "is_large", lambda *_: True)
+        with started("torch-halves").active():
+            given = [x.clone().requires_grad_(), (x.flip(0) + 0.5).requires_grad_()]
+            pnce.nt_xent(*given, temperature=temperature, weights=weights).backward()
+            told = pnce.explain(pnce.nt_xent, *given, temperature=temperature, weights=weights).sweeps[0]
+        found.append([y.grad for y in given])
+        assert told.reason == "the score of i with j is that of j with i"
+        assert told.block == (12 if blocks == 12 else max(high - low for low, high in strips))
+    for one, other in zip(*found, strict=True):
+        tolerance = 2.0**-7 if half else 1e-12
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(one.abs().max()))

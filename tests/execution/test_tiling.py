@@ -51,6 +51,20 @@ def test_a_compiled_batch_is_held_whole_on_an_accelerator_up_to_256_mib_of_score
     assert len(function(32768, 32768, "auto", mode="compiled", far=True, **options).block) == 16
 
 
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_block_takes_a_64th_of_the_memory_of_a_card(name: str) -> None:
+    """Of 512 MiB at most; half, where several arrays of its size are held."""
+    function, options, entries = SWEEPS[name]
+
+    def entries_of(gib: int | None) -> int:
+        memory = None if gib is None else gib * 2**30
+        found = function(16384, 16384, "auto", mode="eager", far=True, memory=memory, **options)
+        return int(found.block * found.tile)
+
+    assert entries_of(141) == entries_of(32) == entries_of(None) == entries
+    assert [entries_of(gib) for gib in (16, 8, 4)] == [entries // 2, entries // 4, entries // 8]
+
+
 def test_an_array_without_a_device_is_on_the_default_device() -> None:
     """Such as JAX's under jit: their blocks depend on it."""
     assert not any(map(on_accelerator, (np.zeros(1), torch.zeros(1), jnp.zeros(1))))
@@ -78,7 +92,8 @@ def test_blocks_and_tiles_are_within_the_matrix(
     widths: list[dict[str, Any]] = [{}, {"width": 64}, {"width": 64, "tokens": True}]
     for found in (
         tiling.one_sided(rows, columns, block_size, mode=mode, far=far),
-        *(tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=flag) for flag in (False, True)),
+        tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=False),
+        *([] if far else [tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=True)]),
         *(tiling.masked(rows, columns, block_size, mode=mode, **width) for width in widths),
     ):
         if isinstance(found.block, tuple):
@@ -94,6 +109,20 @@ def test_blocks_and_tiles_are_within_the_matrix(
         elif isinstance(block_size, int) and mode != "compiled":
             assert found.block == min(block_size, rows)
             assert not found.keep
+
+
+@pytest.mark.parametrize("n", [1, 4096, 4097, 8192, 32768, 65536, 65537, 200_000])
+def test_a_symmetric_matrix_is_cut_into_strips_of_the_same_size(n: int) -> None:
+    """From the diagonal on; at most 512 MiB of scores in each, and few."""
+    found = tiling.two_sided(n, n, "auto", mode="eager", far=True, symmetric=True)
+    blocks = found.block if isinstance(found.block, tuple) else ((0, found.block),)
+    assert [low for low, _ in blocks] == [0, *(high for _, high in blocks[:-1])]
+    assert blocks[-1][1] == n
+    assert (len(blocks) > 1) == (n > 4096)
+    entries = [(high - low) * (n - low) for low, high in blocks]
+    assert max(entries) <= 2**27
+    assert len(blocks) <= 2 + n * n // 2**27 // 2 * 1.1 or n <= 8192
+    assert sum(entries) <= 0.68 * n * n or n <= 4097
 
 
 def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -> None:
