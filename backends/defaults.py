@@ -216,6 +216,9 @@ class Defaults:
         xp = self._space(*emitted[0])
         return carry, tuple([xp.concat(column) for column in zip(*emitted, strict=True)])
 
+    def branch(self, place: Array, functions: Sequence[Function], *arrays: Array) -> Any:
+        return None
+
     def obstacle_to_fusing(self, x: Array) -> str | None:
         return "this library compiles none"
 

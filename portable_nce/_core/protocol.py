@@ -353,6 +353,13 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def branch(self, place: Array, functions: Sequence[Callable[..., Any]], *arrays: Array) -> Any:
+        """Return the result of the function at a place, an integer array (), chosen in each run of a compiled program.
+
+        Results of all functions have the same structure, shapes and dtypes. None where no compiled program branches.
+        """
+        ...
+
     def obstacle_to_fusing(self, x: Array) -> str | None:
         """Return why `fused` does not compile steps on arrays like `x`; None if each pass would go through memory."""
         ...
