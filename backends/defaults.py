@@ -68,6 +68,10 @@ class Defaults:
     def observed(self, arrays: Arrays) -> tuple[Any, tuple[int, ...]] | None:
         return None
 
+    def replayed(self, forward: Function, backward: Function, *, kept: int) -> Function:
+        bound: Function = self.custom_vjp(forward, backward, kept=kept)  # type: ignore[attr-defined]
+        return bound
+
     def check(self, x: Array) -> None:
         """Accept any array."""
 
@@ -90,6 +94,13 @@ class Defaults:
 
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
         return self._space(x).exp(x)
+
+    def exp_bounded(self, x: Array) -> Array:
+        return self._space(x).exp(x)
+
+    def extremes(self, x: Array) -> tuple[Array, Array]:
+        xp = self._space(x)
+        return xp.min(x), xp.max(x)
 
     def sum_along(self, x: Array, axis: int) -> Array:
         return self._space(x).sum(x, axis=axis)

@@ -248,7 +248,7 @@ class Kind:
                 program = None
         self.is_refused = program is None
         if program is not None:
-            bound = self.adapter.custom_vjp(_forth, _back, kept=program.n_kept)
+            bound = self.adapter.replayed(_forth, _back, kept=program.n_kept)
             if program.backward is None:  # the result depends on no array that needs a gradient
                 differentiated, stop = bound, self.adapter.stop_gradient
                 bound = lambda run, *arrays: tuple(map(stop, differentiated(run, *arrays)))  # noqa: E731

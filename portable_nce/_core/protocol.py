@@ -113,6 +113,16 @@ class Adapter(Differentiation, Protocol):
         """Names of the real floating-point dtypes that the losses accept."""
         ...
 
+    def replayed(
+        self,
+        forward: Callable[..., tuple[Array, ...]],
+        backward: Callable[..., Sequence[Array | None]],
+        *,
+        kept: int,
+    ) -> Callable[..., tuple[Array, ...]]:
+        """Return ``custom_vjp(forward, backward, kept=kept)``, of arrays that `observed` has described."""
+        ...
+
     # Values: properties of the entries of an array when a loss is called.
 
     @property
@@ -178,6 +188,16 @@ class Adapter(Differentiation, Protocol):
 
         Otherwise subnormal results may be 0: processors are a hundred times slower with them.
         """
+        ...
+
+    @kernel()
+    def exp_bounded(self, x: Array) -> Array:
+        """Return the exponential of `x`, of which nearly all entries lie in [-30, 30]."""
+        ...
+
+    @kernel()
+    def extremes(self, x: Array) -> tuple[Array, Array]:
+        """Return the smallest and the largest entry of an array with entries, NaN if it has one."""
         ...
 
     @kernel()
