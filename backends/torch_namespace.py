@@ -226,7 +226,7 @@ def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_in
 
 
 def take(x: Any, indices: Any, /, *, axis: int) -> Any:
-    """`take` along an axis; the engine has no negative indices, of which array-api-compat makes others in two passes."""
+    """`take` along an axis, without two passes for negative indices, which the engine does not have."""
     return torch.index_select(x, axis, indices)
 
 

@@ -105,9 +105,7 @@ def visit(
     sizes = visited_together(n_columns, few=True)
     counts = adapter_of(scores).count_along(members, 1, ranks.dtype)
     place = sum(space.astype(space.max(counts) > size, space.int32) for size in sizes)
-    found: TripleSums | None = adapter_of(scores).branch(
-        place, [*map(few, sizes), of_all], scores, members, *arrays
-    )
+    found: TripleSums | None = adapter_of(scores).branch(place, [*map(few, sizes), of_all], scores, members, *arrays)
     return function(everything, scores, *arrays) if found is None else found
 
 
