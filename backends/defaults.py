@@ -119,6 +119,10 @@ class Defaults:
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         return self._space(x, condition).where(condition, x, value)
 
+    def turned(self, x: Array) -> Array:
+        xp, (n_rows, n_columns) = self._space(x), x.shape
+        return xp.reshape(xp.reshape(xp.matrix_transpose(x), (-1,)), (n_columns, n_rows))
+
     def row_dots(self, x: Array, y: Array) -> Array:
         product = x * y
         return self._space(product).sum(product, axis=-1)
@@ -181,7 +185,7 @@ class Defaults:
     ) -> tuple[Array, Array] | None:
         return None
 
-    def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
+    def softmax(self, x: Array) -> tuple[Array, Array, Array, Array] | None:
         return None
 
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:

@@ -578,14 +578,15 @@ class TorchAdapter(Defaults):
             value = torch.log1p(exp(x.abs().neg_())).add_(x.clamp(min=0.0))
         return value, torch.sigmoid(x) if need_slope else None
 
-    def softmax(self, x: Any) -> tuple[Any, Any, Any] | None:
+    def softmax(self, x: Any) -> tuple[Any, Any, Any, Any] | None:
         if x.device.type != "cpu" or 0 in x.shape or torch.compiler.is_compiling() or not is_plain((x,)):
             return None
         largest = torch.amax(x, dim=1)
         if not torch.isfinite(largest).all().item():
             return None
         shares = torch.softmax(x, dim=1)
-        return largest, torch.amax(shares, dim=1).reciprocal_(), shares
+        total = torch.amax(shares, dim=1).reciprocal_()
+        return largest, total, shares, total.clone()
 
     def unit_rows(self, x: Any) -> tuple[Any, Any] | None:
         # No float64 on mps; squares of float64 may be out of its range, those of other dtypes are not.

@@ -223,6 +223,11 @@ class Adapter(Differentiation, Protocol):
         """Return `x` where a boolean array of its shape is true, and a number elsewhere; `x` may be overwritten."""
 
     @kernel()
+    def turned(self, x: Array) -> Array:
+        """Return the transpose of a matrix, in the memory order of a matrix that is none."""
+        ...
+
+    @kernel()
     def row_dots(self, x: Array, y: Array) -> Array:
         """Return the inner products of the rows of two arrays of equal shape, without overflow warnings."""
         ...
@@ -306,10 +311,11 @@ class Adapter(Differentiation, Protocol):
         ...
 
     @kernel(may_decline=True)
-    def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
-        """Return of each row of a matrix the largest entry m, the sum of ``exp(x - m)``, and the softmax.
+    def softmax(self, x: Array) -> tuple[Array, Array, Array, Array] | None:
+        """Return of each row of a matrix the largest entry m, the sum of ``exp(x - m)``, and two factors of these.
 
-        None for the core's formula, also if m of a row is infinite.
+        The factors are a matrix, such as the softmax, and a number for each row. None for the core's formula, also if m
+        of a row is infinite.
         """
         ...
 
