@@ -68,6 +68,10 @@ class Defaults:
     def observed(self, arrays: Arrays) -> tuple[Any, tuple[int, ...]] | None:
         return None
 
+    def replayed(self, forward: Function, backward: Function, *, kept: int) -> Function:
+        bound: Function = self.custom_vjp(forward, backward, kept=kept)  # type: ignore[attr-defined]
+        return bound
+
     def check(self, x: Array) -> None:
         """Accept any array."""
 
@@ -91,6 +95,13 @@ class Defaults:
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
         return self._space(x).exp(x)
 
+    def exp_bounded(self, x: Array) -> Array:
+        return self._space(x).exp(x)
+
+    def extremes(self, x: Array) -> tuple[Array, Array]:
+        xp = self._space(x)
+        return xp.min(x), xp.max(x)
+
     def sum_along(self, x: Array, axis: int) -> Array:
         return self._space(x).sum(x, axis=axis)
 
@@ -107,6 +118,10 @@ class Defaults:
 
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         return self._space(x, condition).where(condition, x, value)
+
+    def turned(self, x: Array) -> Array:
+        xp, (n_rows, n_columns) = self._space(x), x.shape
+        return xp.reshape(xp.reshape(xp.matrix_transpose(x), (-1,)), (n_columns, n_rows))
 
     def row_dots(self, x: Array, y: Array) -> Array:
         product = x * y
@@ -170,7 +185,7 @@ class Defaults:
     ) -> tuple[Array, Array] | None:
         return None
 
-    def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
+    def softmax(self, x: Array) -> tuple[Array, Array, Array, Array] | None:
         return None
 
     def unit_rows(self, x: Array) -> tuple[Array, Array] | None:
@@ -218,6 +233,9 @@ class Defaults:
             return carry, ()
         xp = self._space(*emitted[0])
         return carry, tuple([xp.concat(column) for column in zip(*emitted, strict=True)])
+
+    def branch(self, place: Array, functions: Sequence[Function], *arrays: Array) -> Any:
+        return None
 
     def obstacle_to_fusing(self, x: Array) -> str | None:
         return "this library compiles none"

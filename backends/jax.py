@@ -491,6 +491,16 @@ class JaxAdapter(Defaults):
             keys = jax.lax.sort(keys, dimension=1, is_stable=False)
             return (keys & 0x7FFFFFFF).astype(jnp.int32)
 
+    def branch(self, place: Any, functions: Sequence[Function], *arrays: Any) -> Any:
+        def alike(function: Function) -> Function:
+            def of_arrays(*arrays: Any) -> Any:
+                leaves, kind = jax.tree.flatten(function(*arrays))
+                return jax.tree.unflatten(kind, _varying(tuple(leaves), arrays))
+
+            return of_arrays
+
+        return jax.lax.switch(place, [*map(alike, functions)], *arrays)
+
     def compiled(self, function: Function) -> Function:
         return jax.jit(function)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -74,29 +74,37 @@ class Recorder(TapeAdapter):
         return xp.reshape(self.add_rows(total, numbers, rows)[1:, :], (size, *g.shape[1:]))
 
     def call(
-        self, function: Callable[..., Array], arrays: Sequence[Array], states: Sequence[int]
-    ) -> tuple[Array, Function | None]:
-        """Result of a function of traced arrays, and its pullback if any of them needs a gradient.
+        self, function: Function, arrays: Sequence[Array], states: Sequence[int]
+    ) -> tuple[Any, Function | None, int]:
+        """Result of a function of traced arrays, an array or a tuple, and its pullback if any of them needs a gradient.
 
-        States: 0 for plain arrays, 1 for constants of the tape, 2 for arrays that need a gradient.
+        States: 0 for plain arrays, 1 for constants of the tape, 2 for arrays that need a gradient. The number is that
+        of the result of a tuple whose cotangent is pulled back.
         """
         if not any(states):
-            return function(*arrays), None
+            return function(*arrays), None, 0
         space, level = self.namespace(arrays[0]), next(levels)
         given = [
             TapeArray(x, space, level, Node() if state == VARIES else None) if state else x
             for x, state in zip(arrays, states, strict=True)
         ]
         result = function(*given)
-        if not (isinstance(result, TapeArray) and result.level == level):
+        parts = result if isinstance(result, tuple) else (result,)
+        on_tape = [isinstance(x, TapeArray) and x.level == level for x in parts]
+        if not any(on_tape) or any(isinstance(x, TapeArray) and x.level != level for x in parts):
             self._recording.refuse("a result that does not depend on the arguments")
+        varying = [k for k, x in enumerate(parts) if on_tape[k] and x.node is not None]
+        if len(varying) > 1:
+            self._recording.refuse("several results that need a gradient")
+        main = varying[0] if varying else 0
 
         def pull(cotangent: Array) -> list[Array | None]:
             leaves = [x for x, state in zip(given, states, strict=True) if state == VARIES]
-            gradients = iter(backward(space, result, leaves, cotangent) if result.node is not None else ())
+            gradients = iter(backward(space, parts[main], leaves, cotangent) if varying else ())
             return [next(gradients, None) if state == VARIES else None for state in states]
 
-        return result.value, pull
+        values = tuple([x.value if own else x for x, own in zip(parts, on_tape, strict=True)])
+        return values if isinstance(result, tuple) else values[0], pull, main
 
     def namespace(self, array: Array) -> TapeNamespace:
         space = super().namespace(array)

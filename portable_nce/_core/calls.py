@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import wraps
+from operator import itemgetter
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from .protocol import VARIES, Array
 from .registry import adapter_of
 from .tracing import is_tracing, traced
 from .types import Parameters, Result
+
+Arrays = tuple[Array, ...]
 
 MOST, MOST_PROGRAMS = 512, 4
 """Largest numbers of kinds, and of programs of one kind, which differ in the answers of their guards."""
@@ -196,7 +199,7 @@ class Kind:
         self.function, self.states, self.adapter = function, states, adapter_of(arrays[0])
         self.args = [_with_arrays(x, place) for x in args]
         self.options = {name: _with_arrays(x, place) for name, x in options.items()}
-        self.programs: list[tuple[Program, Callable[..., tuple[Array, ...]]]] = []
+        self.programs: list[tuple[Program, Callable[..., Arrays], Callable[[Arrays], Any]]] = []
         self.is_refused, self.number, self.next_trial = False, 0, 2
         self.order = sorted(range(len(arrays)), key=lambda k: -states[k])
         self.place = [self.order.index(k) for k in range(len(arrays))]
@@ -204,12 +207,12 @@ class Kind:
     def __call__(self, arrays: Sequence[Array]) -> Any:
         """Result of a call, by a program if one applies."""
         with self.adapter.full_precision(arrays[0]):
-            for k, (program, bound) in enumerate(self.programs):
+            for k, (program, bound, formed) in enumerate(self.programs):
                 try:
                     if any(self.states):
-                        (result,) = bound(_Run(self, program), *[arrays[k] for k in self.order])
+                        result = formed(bound(_Run(self, program), *[arrays[k] for k in self.order]))
                     else:
-                        result = program.forward(*arrays)[0]
+                        result = formed(program.forward(*arrays)[0])
                 except GuardError:
                     continue
                 if k:
@@ -238,30 +241,34 @@ class Kind:
         args = [_with_arrays(x, array) for x in self.args]
         return self.function(*args, **{name: _with_arrays(x, array) for name, x in self.options.items()})
 
-    def record(self, arrays: Sequence[Array], result: Array) -> None:
+    def record(self, arrays: Sequence[Array], result: Any) -> None:
         """Keep a program if it gives the result of the function itself."""
         plain: list[Any] = [x.__recorded__ if hasattr(x, "__recorded__") else stop_gradient(x) for x in arrays]
         program = None
         with suppress(Exception), self.adapter.full_precision(arrays[0]):  # the call itself has its result
             program = traced(lambda *arrays: self.as_written(arrays), plain, self.states)
-            if program is not None and not _are_equal(program.forward(*plain)[0], result):
+            if program is not None and not all(map(_are_equal, program.forward(*plain)[0], _parts(result))):
                 program = None
         self.is_refused = program is None
         if program is not None:
-            bound = self.adapter.custom_vjp(_forth, _back, kept=program.n_kept)
-            if program.backward is None:  # the result depends on no array that needs a gradient
-                differentiated, stop = bound, self.adapter.stop_gradient
-                bound = lambda run, *arrays: tuple(map(stop, differentiated(run, *arrays)))  # noqa: E731
-            self.programs.insert(0, (program, bound))
+            self.programs.insert(0, (program, self._bound(program, len(_parts(result))), _form_of(result)))
 
-    def pulled(self, arrays: Sequence[Array], cotangent: Array) -> Sequence[Array]:
+    def _bound(self, program: Program, count: int) -> Callable[..., Arrays]:
+        """Differentiable function of a run and arrays: the results, constants but for the one that has a gradient."""
+        bound, stop = self.adapter.replayed(_forth, _back, kept=program.n_kept), self.adapter.stop_gradient
+        varying = () if program.backward is None else (program.main,)
+        if len(varying) == count:
+            return bound
+        return lambda run, *arrays: tuple([x if k in varying else stop(x) for k, x in enumerate(bound(run, *arrays))])
+
+    def pulled(self, arrays: Sequence[Array], main: int, cotangent: Array) -> Sequence[Array]:
         """Cotangents of the arrays that need one, by differentiating the function itself."""
         taken = [k for k, state in enumerate(self.states) if state]
         varying = [k for k in self.order if self.states[k] == VARIES]
 
         def product(*values: Array) -> Array:
             given = dict(zip(taken, values, strict=True))
-            result = self.as_written([given.get(k, x) for k, x in enumerate(arrays)])
+            result = _parts(self.as_written([given.get(k, x) for k, x in enumerate(arrays)]))[main]
             return namespace_of(result).sum(result * cotangent)
 
         of_varying = value_and_grad(product, argnums=tuple([taken.index(k) for k in varying]))
@@ -278,26 +285,39 @@ class _Run:
         self.kind, self.program, self.numbers = kind, program, ()
 
 
-def _forth(run: _Run, *ordered: Array) -> tuple[Array, ...]:
-    result, kept, run.numbers = run.program.forward(*[ordered[k] for k in run.kind.place])
-    return (result, *kept)
+def _forth(run: _Run, *ordered: Array) -> Arrays:
+    results, kept, run.numbers = run.program.forward(*[ordered[k] for k in run.kind.place])
+    return (*results, *kept)
 
 
-def _back(
-    run: _Run, ordered: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
-) -> Sequence[Array | None]:
-    kind, program, (cotangent,) = run.kind, run.program, cotangents
-    arrays, is_whole = [ordered[k] for k in kind.place], len(outputs) == 1 + program.n_kept
+def _back(run: _Run, ordered: Arrays, outputs: Arrays, cotangents: Arrays) -> Sequence[Array | None]:
+    kind, program, count = run.kind, run.program, len(cotangents)
+    cotangent = cotangents[program.main]
+    arrays, is_whole = [ordered[k] for k in kind.place], len(outputs) == count + program.n_kept
     if is_whole and program.backward is not None and kind.adapter.is_plain((*ordered, *outputs, cotangent)):
         try:
-            found = program.backward(arrays, outputs[0], outputs[1:], run.numbers, cotangent)
+            found = program.backward(arrays, outputs[:count], outputs[count:], run.numbers, cotangent)
         except GuardError:
             pass
         else:
             of_varying = [found[k] for k in kind.order if kind.states[k] == VARIES]
             # PyTorch refuses results that are an argument itself.
             return [_view(x) if x is cotangent else x for x in of_varying]
-    return kind.pulled(arrays, cotangent)
+    return kind.pulled(arrays, program.main, cotangent)
+
+
+def _parts(result: Any) -> list[Array]:
+    """The arrays of a result."""
+    return [x for x in result if x is not None] if isinstance(result, tuple) else [result]
+
+
+def _form_of(result: Any) -> Callable[[Arrays], Any]:
+    """Function that makes such a result of its arrays."""
+    if not isinstance(result, tuple):
+        return itemgetter(0)
+    made: Callable[..., Any] = getattr(type(result), "_make", tuple)
+    places = [None if x is None else sum(y is not None for y in result[:k]) for k, x in enumerate(result)]
+    return lambda arrays: made([None if k is None else arrays[k] for k in places])
 
 
 def _view(x: Array) -> Array:

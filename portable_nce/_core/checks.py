@@ -500,7 +500,8 @@ def readable_entries(x: Array, *reductions: Callable[[Namespace, Array], Array])
     if x.shape == ():
         number = read(x)
         return (number,) * len(reductions)
-    return tuple([read(reduce(xp, x)) for reduce in reductions])
+    both = reductions == (least, largest)
+    return tuple([read(part) for part in (adapter.extremes(x) if both else [reduce(xp, x) for reduce in reductions])])
 
 
 def least(xp: Namespace, x: Array) -> Array:

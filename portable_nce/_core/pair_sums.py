@@ -250,8 +250,7 @@ def _row_softmax(kind: PairKind, scores: Array, *masks: Array) -> tuple[Array, .
         total = adapter_of(terms).sum_along(terms, 1)
         total, factor = xp.where(infinite, xp.zeros_like(total), total), xp.ones_like(total)
     else:
-        top, total, terms = found
-        factor = total + 0.0  # another array than the output
+        top, total, terms, factor = found
     results = (top, total, terms, factor)
     return (pairs.positive(scores), *results) if kind.has_positives else results
 

@@ -71,15 +71,16 @@ class Recorded(NamedTuple):
     Attributes
     ----------
     instructions : sequence of Instruction
-        The first `end` compute the output, the others the cotangents of the inputs.
+        The first `end` compute the outputs, the others the cotangents of the inputs.
     values : list
         By slot, literals; None for inputs, which have the first slots, and for results.
     constants : mapping
         Values of slots that depend on no input.
     numbers, large : set of int
         Slots of numbers, and of arrays that are freed after their last use.
-    inputs, end, output, cotangent, cotangents
-        Number of inputs, and the slots of the output, of its cotangent, and of the cotangents of the inputs.
+    inputs, end, outputs, main, cotangent, cotangents
+        Number of inputs, and the slots of the outputs, of the cotangent of the main one, and of the cotangents of the
+        inputs.
     """
 
     instructions: Sequence[Instruction]
@@ -89,7 +90,8 @@ class Recorded(NamedTuple):
     large: set[int]
     inputs: int
     end: int
-    output: int
+    outputs: Sequence[int]
+    main: int
     cotangent: int | None
     cotangents: Sequence[int | None]
 
@@ -100,49 +102,55 @@ class Program(NamedTuple):
     Attributes
     ----------
     forward : callable
-        Takes the arrays; returns the result, the arrays kept for the pullback, and the numbers kept for it.
+        Takes the arrays; returns the results, the arrays kept for the pullback, and the numbers kept for it.
     backward : callable or None
-        Takes the arrays, what is kept, and the cotangent of the result; returns the cotangents of the arrays, None for
-        those without. None if no array needs one.
+        Takes the arrays, the results, what is kept, and the cotangent of the main result; returns the cotangents of the
+        arrays, None for those without. None if no array needs one.
     n_kept : int
         Number of the arrays that are kept.
+    main : int
+        Place of the only result that has a gradient.
     """
 
-    forward: Callable[..., tuple[Array, Arrays, tuple[Any, ...]]]
+    forward: Callable[..., tuple[Arrays, Arrays, tuple[Any, ...]]]
     backward: Callable[..., tuple[Array | None, ...]] | None
     n_kept: int
+    main: int
 
 
-def compiled(given: Recorded) -> Program:
-    """Program of what was recorded."""
+def compiled(given: Recorded) -> Program | None:
+    """Program of what was recorded; None if several results are one array, into which a caller may write."""
     instructions, values, same = _without_repetitions(given)
-    output = same.get(given.output, given.output)
+    outputs = [same.get(k, k) for k in given.outputs]
+    if len({*outputs}) < len(outputs):
+        return None
     results = [None if k is None else same.get(k, k) for k in given.cotangents]
     wanted, n_inputs, cotangent = {k for k in results if k is not None}, given.inputs, given.cotangent
-    parts = _useful(instructions, given.end, {output, *wanted})
+    parts = _useful(instructions, given.end, {*outputs, *wanted})
     backward, made = {k for op in parts[1] for k in op.arguments} | wanted, {op.result for op in parts[0]}
-    kept = sorted(k for k in backward & made if k not in given.numbers and k != output)
+    kept = sorted(k for k in backward & made if k not in given.numbers and k not in outputs)
     numbers = sorted(k for k in backward & made if k in given.numbers)
-    held = {output, *kept, *wanted, *range(n_inputs)}
+    held = {*outputs, *kept, *wanted, *range(n_inputs)}
     forth, back = (_steps(part, given.large, held) for part in parts)
 
-    def forward(*arrays: Array) -> tuple[Array, Arrays, tuple[Any, ...]]:
+    def forward(*arrays: Array) -> tuple[Arrays, Arrays, tuple[Any, ...]]:
         slots = [*arrays, *values[n_inputs:]]
         _run(forth, slots)
-        return slots[output], tuple([slots[k] for k in kept]), tuple([slots[k] for k in numbers])
+        parts = [tuple([slots[k] for k in places]) for places in (outputs, kept, numbers)]
+        return parts[0], parts[1], parts[2]
 
     def pullback(
-        arrays: Sequence[Array], result: Array, held: Sequence[Array], facts: tuple[Any, ...], cotangent_given: Array
+        arrays: Sequence[Array], found: Arrays, held: Sequence[Array], facts: tuple[Any, ...], cotangent_given: Array
     ) -> tuple[Array | None, ...]:
         slots = [*arrays, *values[n_inputs:]]
-        slots[output], slots[cotangent or 0] = result, cotangent_given
-        for places, contents in ((kept, held), (numbers, facts)):
+        slots[cotangent or 0] = cotangent_given
+        for places, contents in ((outputs, found), (kept, held), (numbers, facts)):
             for k, x in zip(places, contents, strict=True):
                 slots[k] = x
         _run(back, slots)
         return tuple([None if k is None else slots[k] for k in results])
 
-    return Program(forward, None if cotangent is None else pullback, len(kept))
+    return Program(forward, None if cotangent is None else pullback, len(kept), given.main)
 
 
 def _written(instructions: Sequence[Instruction]) -> Callable[[Iterable[int]], bool]:

@@ -113,6 +113,16 @@ class Adapter(Differentiation, Protocol):
         """Names of the real floating-point dtypes that the losses accept."""
         ...
 
+    def replayed(
+        self,
+        forward: Callable[..., tuple[Array, ...]],
+        backward: Callable[..., Sequence[Array | None]],
+        *,
+        kept: int,
+    ) -> Callable[..., tuple[Array, ...]]:
+        """Return ``custom_vjp(forward, backward, kept=kept)``, of arrays that `observed` has described."""
+        ...
+
     # Values: properties of the entries of an array when a loss is called.
 
     @property
@@ -181,6 +191,16 @@ class Adapter(Differentiation, Protocol):
         ...
 
     @kernel()
+    def exp_bounded(self, x: Array) -> Array:
+        """Return the exponential of `x`, of which nearly all entries lie in [-30, 30]."""
+        ...
+
+    @kernel()
+    def extremes(self, x: Array) -> tuple[Array, Array]:
+        """Return the smallest and the largest entry of an array with entries, NaN if it has one."""
+        ...
+
+    @kernel()
     def sum_along(self, x: Array, axis: int) -> Array:
         """Return the sums of a matrix along its axis 0 or 1, in the fastest way without loss of precision."""
         ...
@@ -201,6 +221,11 @@ class Adapter(Differentiation, Protocol):
     @kernel(1)
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         """Return `x` where a boolean array of its shape is true, and a number elsewhere; `x` may be overwritten."""
+
+    @kernel()
+    def turned(self, x: Array) -> Array:
+        """Return the transpose of a matrix, in the memory order of a matrix that is none."""
+        ...
 
     @kernel()
     def row_dots(self, x: Array, y: Array) -> Array:
@@ -286,10 +311,11 @@ class Adapter(Differentiation, Protocol):
         ...
 
     @kernel(may_decline=True)
-    def softmax(self, x: Array) -> tuple[Array, Array, Array] | None:
-        """Return of each row of a matrix the largest entry m, the sum of ``exp(x - m)``, and the softmax.
+    def softmax(self, x: Array) -> tuple[Array, Array, Array, Array] | None:
+        """Return of each row of a matrix the largest entry m, the sum of ``exp(x - m)``, and two factors of these.
 
-        None for the core's formula, also if m of a row is infinite.
+        The factors are a matrix, such as the softmax, and a number for each row. None for the core's formula, also if m
+        of a row is infinite.
         """
         ...
 
@@ -354,6 +380,13 @@ class Adapter(Differentiation, Protocol):
         `start` is the index of a block's first row: a Python integer unless the mode is ``"traced"``. If it is
         ``"eager"``, `block` may be the bounds of all blocks instead of their length. Return the last carry, and the
         concatenated outputs of the steps.
+        """
+        ...
+
+    def branch(self, place: Array, functions: Sequence[Callable[..., Any]], *arrays: Array) -> Any:
+        """Return the result of the function at a place, an integer array (), chosen in each run of a compiled program.
+
+        Results of all functions have the same structure, shapes and dtypes. None where no compiled program branches.
         """
         ...
 

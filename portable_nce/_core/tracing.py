@@ -47,32 +47,37 @@ def refuse_trace(reason: str) -> None:
         raise NotTraceableError(reason)
 
 
-def traced(function: Callable[..., Array], arrays: Sequence[Array], states: Sequence[int]) -> Program | None:
+def traced(function: Callable[..., Any], arrays: Sequence[Array], states: Sequence[int]) -> Program | None:
     """Program of a function of plain arrays; None if it cannot be traced.
 
-    States: 0 for a plain array, 1 for one to be a constant of the tape, 2 for one that needs a gradient.
+    The function returns an array, or a tuple of arrays and None, of which at most one needs a gradient. States: 0 for a
+    plain array, 1 for one to be a constant of the tape, 2 for one that needs a gradient.
     """
     trace = _Trace()
     _current.trace = trace
     try:
         inputs = [trace.new_value(x) for x in arrays]
         recorder: Any = adapter_of(inputs[0])
-        result, pull = recorder.call(function, inputs, states)
-        if not isinstance(result, TracedArray):
+        result, pull, main = recorder.call(function, inputs, states)
+        parts = result if isinstance(result, tuple) else (result,)
+        if not all(x is None or isinstance(x, TracedArray) for x in parts):
             return None
-        output = trace.slot(result)
-        end = len(trace.instructions)
+        outputs = [trace.slot(x) for x in parts if x is not None]
+        if isinstance(result, tuple) and any(k < len(inputs) for k in outputs):
+            return None  # an argument, which is no result of an operation
+        end, place = len(trace.instructions), sum(x is not None for x in parts[:main])
         cotangents: list[int | None] = []
         cotangent = None
         if pull is not None:
-            given = trace.new_value(namespace_of(result.value).ones_like(result.value))
+            value = parts[main].value
+            given = trace.new_value(namespace_of(value).ones_like(value))
             cotangent = given.slot
             cotangents = [None if g is None else trace.slot(g) for g in pull(given)]
             cotangent = None if cotangents.count(None) == len(cotangents) else cotangent
-        if not trace.constants.keys().isdisjoint({output, *cotangents}):
+        if not trace.constants.keys().isdisjoint({*outputs, *cotangents}):
             return None  # callers may write into results
         facts = trace.values, trace.constants, trace.numbers, trace.large
-        return compiled(Recorded(trace.instructions, *facts, len(inputs), end, output, cotangent, cotangents))
+        return compiled(Recorded(trace.instructions, *facts, len(inputs), end, outputs, place, cotangent, cotangents))
     except (NotTraceableError, AttributeError, TypeError, ValueError):  # libraries refuse traced arrays
         return None
     finally:

@@ -123,9 +123,9 @@ class Softmax(Family):
 
     def terms(self, scores: Array, top: Array | None, axis: int = 1, *, spare: bool = True) -> Array:
         """``exp(g - top)``, and 0 in rows whose `top` is infinite."""
-        xp, exp_in_place = self.xp, adapter_of(scores).exp_in_place
+        xp, adapter = self.xp, adapter_of(scores)
         if top is None:
-            return exp_in_place(scores, bounded=True) if spare else xp.exp(scores)
+            return adapter.exp_in_place(scores, bounded=True) if spare else adapter.exp_bounded(scores)
         infinite = xp.isinf(top)
         shift = xp.expand_dims(xp.where(infinite, xp.zeros_like(top), top), axis=axis)
         if spare:
@@ -134,7 +134,7 @@ class Softmax(Family):
             scores = scores - shift
         if not self.facts.finite:
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
-        return exp_in_place(scores, bounded=False)
+        return adapter.exp_in_place(scores, bounded=False)
 
     def add_masked(self, scores: Arrays, members: Members, block: Inputs) -> tuple[ExpSum, Array, PositiveSums]:
         """Sums and exponentials of the negatives of a masked tile, and its positives.

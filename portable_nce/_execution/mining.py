@@ -8,6 +8,7 @@ with one positive: a row has up to K triples.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from .._core.autodiff import stop_gradient
 from .._core.equality import Record
@@ -19,7 +20,7 @@ from ..pairings import Members
 from .inputs import Arrays
 from .sets import OnePositive
 from .tiling import pays_to_rank, triples
-from .triples import TripleSums, Visited, excess, number_before, ranked, sigmoid_or_step, visited_of
+from .triples import TripleSums, Visited, excess, number_before, ranked, sigmoid_or_step, visit
 
 
 def is_of_one(mining: tuple[str, str]) -> bool:
@@ -105,14 +106,27 @@ def mined_sums(
     if of_positives != "all":  # with scores negated, as if the negatives were positives
         each, opposite, rule, sign, single = negatives, positives, of_positives, -1.0, False
         scores = -scores
-    fixed = stop_gradient(scores)
     some = xp.any(opposite, axis=1, keepdims=True)
     if rule == "semi_hard":
-        visited = visited_of(scores, each, single=single)
-        chosen = _farther(fixed, opposite, stop_gradient(visited.scores))
-    else:
-        visited = Visited(scores, each, None)
-        chosen = _extreme(xp, fixed, opposite, largest=rule == "hard")
+        of_each = partial(_with_farther, sign=sign, soft=soft)
+        return visit(of_each, scores, each, opposite, some, margin, single=single)
+    chosen = _extreme(xp, stop_gradient(scores), opposite, largest=rule == "hard")
+    return _with_chosen(Visited(scores, each, None), scores, chosen, some, margin, sign=sign, soft=soft)
+
+
+def _with_farther(
+    visited: Visited, scores: Array, opposite: Array, some: Array, margin: Array, *, sign: float, soft: bool
+) -> TripleSums:
+    """Sums over the visited scores, each with the largest opposite one below it, else with the smallest."""
+    chosen = _farther(stop_gradient(scores), opposite, stop_gradient(visited.scores))
+    return _with_chosen(visited, scores, chosen, some, margin, sign=sign, soft=soft)
+
+
+def _with_chosen(
+    visited: Visited, scores: Array, chosen: Array, some: Array, margin: Array, *, sign: float, soft: bool
+) -> TripleSums:
+    """Sums over the visited scores, each with that of the chosen column (n, P) or (n, 1), if a row has `some`."""
+    xp = namespace_of(scores, margin)
     triples_of_row = xp.logical_and(visited.present, some)
     visited = visited._replace(present=triples_of_row)
     difference = entries_at(scores, chosen) - visited.scores
@@ -144,7 +158,9 @@ def _farther(scores: Array, members: Array, thresholds: Array) -> Array:
         scores, members, thresholds, smallest = block
         farther = xp.logical_and(members[:, None, :], scores[:, None, :] < thresholds[:, :, None])
         candidates = xp.where(farther, scores[:, None, :], -math.inf)
-        return carry, (xp.where(xp.any(farther, axis=2), xp.argmax(candidates, axis=2), smallest),)
+        nearest = place_of_largest(xp.reshape(candidates, (-1, n_columns)))
+        some = xp.any(farther, axis=2)
+        return carry, (xp.where(some, xp.reshape(nearest, tuple(some.shape)), smallest),)
 
     _, (chosen,) = adapter_of(scores).scan(of_rows, (), (scores, members, thresholds, smallest), rows)
     return chosen

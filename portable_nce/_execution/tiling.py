@@ -22,6 +22,7 @@ _HELD_ENTRIES = 2**25  # of a block of products, if 256 rows would hold more
 _KEPT_ENTRIES = 2**26  # exponentials or scores kept by a two-sided sweep
 _TRIPLE_ENTRIES = 2**18  # triples compared at once: several arrays of them should stay in the cache
 _FEW_COLUMNS = 32  # of scores that a caller gives: their exponentials always have a shift
+_TAKEN = (2, 5)  # logarithms of numbers of positives for which graphs have a branch
 _COMPARED, _SEARCHED = 32, 8  # positives of a row up to which negatives are compared with each, and not sorted
 _FAR_ROWS = 8192  # rows of a block on an accelerator; with fewer than 2048, launches dominate the time
 _FAR_ENTRIES = 2**27  # of a block there, of whole rows: 512 MiB in float32. Half of it, if several arrays are held
@@ -250,7 +251,7 @@ def triples(n_rows: int, n_columns: int, n_visited: int, *, mode: str) -> tuple[
         return n_rows, whole
     entries = n_columns * n_visited
     if entries <= _BLOCK_ENTRIES:
-        at_once = _BLOCK_ENTRIES if mode == "traced" or n_visited == 1 else _TRIPLE_ENTRIES
+        at_once = _BLOCK_ENTRIES if n_visited == 1 else _TRIPLE_ENTRIES
         return max(1, min(at_once // max(1, entries), n_rows)), None
     return n_rows, max(1, min(_BLOCK_ENTRIES // max(1, n_rows * n_columns), n_visited))
 
@@ -266,6 +267,17 @@ def averages_errors(n_columns: int) -> bool:
 def pays_to_sort(n_visited: Any) -> bool:
     """Whether the triples of so many positives of a row take longer than to sort its negatives."""
     return not isinstance(n_visited, int) or n_visited > _COMPARED
+
+
+def visited_together(n_columns: int, *, few: bool = False) -> list[int]:
+    """Numbers of positives of a row that are taken out of its columns; a `few` where each is compiled."""
+    most = max(n_columns // 4, 1).bit_length()
+    return [2**k for k in range(most) if not few or k in _TAKEN]
+
+
+def rows_ranked(n_columns: int) -> int:
+    """Rows of a block of a compiled program that sorts them, so that its many arrays stay in the cache."""
+    return max(1, _TRIPLE_ENTRIES // n_columns)
 
 
 def pays_to_rank(n_visited: Any) -> bool:

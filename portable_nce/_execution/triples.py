@@ -30,7 +30,7 @@ from .._core.numerics import entries_at, relu, sigmoid, softplus, softplus_and_s
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .inputs import Arrays
-from .tiling import pays_to_sort, triples
+from .tiling import pays_to_sort, rows_ranked, triples, visited_together
 
 
 class TripleSums(NamedTuple):
@@ -68,29 +68,71 @@ def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
     return softplus(xp, difference) if soft else relu(xp, difference)
 
 
-def visited_of(scores: Array, members: Array, *, single: bool) -> Visited:
-    """The members of each row, together if their number is known to be small; `single`: there is at most one."""
-    space, (_, n_columns) = namespace_of(members), scores.shape
+def visit(
+    function: Callable[..., TripleSums], scores: Array, members: Array, *arrays: Array, single: bool
+) -> TripleSums:
+    """``function(visited, scores, *arrays)`` of the members of each row; `single`: there is at most one.
+
+    If their number is small, they are visited together. Where it cannot be read, an adapter may branch in each run.
+    """
+    space, n_columns = namespace_of(members), scores.shape[1]
+    everything = Visited(scores, members, None)
     if single:
         places = space.argmax(space.astype(members, space.int8), axis=1)[:, None]
-        present = space.any(members, axis=1, keepdims=True)
-        return Visited(entries_at(scores, places), present, places)
-    if not pays_to_sort(n_columns):
-        return Visited(scores, members, None)
+        return function(_visited_at(scores, places, space.any(members, axis=1, keepdims=True)), scores, *arrays)
+    if not pays_to_sort(n_columns) or not isinstance(n_columns, int):
+        return function(everything, scores, *arrays)
     ranks = space.cumulative_sum(space.astype(members, stop_gradient(scores).dtype), axis=1)
     most = readable_entry(ranks[:, -1], largest)
-    number = None
     if most is not None:
-        number = next((2**k for k in range(20) if 4 * 2**k <= n_columns and most <= 2**k), None)
-    if number is None:
-        return Visited(scores, members, None)
-    # The k-th member of a row is behind all columns where the number of members is less than k.
-    rank = space.arange(1, number + 1, dtype=space.int32, device=device_of(members))
-    rank = space.broadcast_to(space.astype(rank, ranks.dtype)[None, :], (scores.shape[0], number))
-    present = rank <= ranks[:, -1:]
-    places = number_before(ranks, rank, lambda reached, k: reached < k)
-    places = space.where(present, places, space.zeros_like(places))
+        number = next((size for size in visited_together(n_columns) if most <= size), None)
+        return function(everything if number is None else _few(scores, ranks, number), scores, *arrays)
+
+    def few(number: int) -> Callable[..., TripleSums]:
+        def of_few(scores: Array, members: Array, *arrays: Array) -> TripleSums:
+            return function(_few_in_turn(scores, members, number), scores, *arrays)
+
+        return of_few
+
+    def of_all(scores: Array, members: Array, *arrays: Array) -> TripleSums:
+        def of_rows(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
+            scores, members, *arrays = block
+            sums = function(Visited(scores, members, None), scores, *arrays)
+            return carry, tuple([x for x in sums if x is not None])
+
+        return TripleSums(*adapter_of(scores).scan(of_rows, (), (scores, members, *arrays), rows_ranked(n_columns))[1])
+
+    sizes = visited_together(n_columns, few=True)
+    counts = adapter_of(scores).count_along(members, 1, ranks.dtype)
+    place = sum(space.astype(space.max(counts) > size, space.int32) for size in sizes)
+    found: TripleSums | None = adapter_of(scores).branch(place, [*map(few, sizes), of_all], scores, members, *arrays)
+    return function(everything, scores, *arrays) if found is None else found
+
+
+def _visited_at(scores: Array, places: Array, present: Array) -> Visited:
+    places = namespace_of(places).where(present, places, namespace_of(places).zeros_like(places))
     return Visited(entries_at(scores, places), present, places)
+
+
+def _few(scores: Array, ranks: Array, number: int) -> Visited:
+    """The members of each row, at most a number; `ranks`: their running counts."""
+    space = namespace_of(ranks)
+    # The k-th member of a row is behind all columns where the number of members is less than k.
+    rank = space.arange(1, number + 1, dtype=space.int32, device=device_of(ranks))
+    rank = space.broadcast_to(space.astype(rank, ranks.dtype)[None, :], (scores.shape[0], number))
+    return _visited_at(scores, number_before(ranks, rank, lambda reached, k: reached < k), rank <= ranks[:, -1:])
+
+
+def _few_in_turn(scores: Array, members: Array, number: int) -> Visited:
+    """The same, one after another: XLA's running sums take as long as thirty of these passes."""
+    space, n_columns = namespace_of(members), scores.shape[1]
+    columns = space.arange(n_columns, dtype=space.int32, device=device_of(members))[None, :]
+    places = [columns[:, :1] - 1]
+    for _ in range(number):
+        behind = space.logical_and(members, columns > places[-1])
+        places.append(space.min(space.where(behind, columns, n_columns), axis=1, keepdims=True))
+    found = space.concat(places[1:], axis=1)
+    return _visited_at(scores, found, found < n_columns)
 
 
 def number_before(table: Array, thresholds: Array, is_before: Callable[[Array, Array], Array]) -> Array:
@@ -117,7 +159,7 @@ _MOST_BITS = 30
 
 
 def triple_sums(
-    scores: Array, positives: Visited, negatives: Array, margin: Array, *, soft: bool, need_grad: bool, finite: bool
+    positives: Visited, scores: Array, negatives: Array, margin: Array, *, soft: bool, need_grad: bool, finite: bool
 ) -> TripleSums:
     """Sums over all triples of each row; `margin` (n,). `finite`: no score is infinite or NaN."""
     xp = namespace_of(scores, positives.scores, margin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 from .._core.checks import is_empty, largest, least, readable_entries
@@ -12,7 +13,7 @@ from ..pairings import Members
 from .inputs import Arrays, Inputs, only
 from .mining import mined_sums
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
-from .triples import TripleSums, triple_sums, visited_of
+from .triples import TripleSums, triple_sums, visit
 
 
 class TripletSpec(NamedTuple):
@@ -58,9 +59,8 @@ class Triplets(Family):
             score = xp.where(xp.logical_and(used, xp.logical_not(undefined)), score, 0.0)
         spec, single = self.spec, self.facts.single
         if spec.mining == ("all", "all"):
-            side = visited_of(score, positives, single=single)
-            options = {"soft": spec.soft, "need_grad": self.need_grad, "finite": finite}
-            sums = triple_sums(score, side, negatives, margin, **options)
+            of_all = partial(triple_sums, soft=spec.soft, need_grad=self.need_grad, finite=finite)
+            sums = visit(of_all, score, positives, negatives, margin, single=single)
         else:
             sums = mined_sums(score, positives, negatives, margin, spec.mining, soft=spec.soft, single=single)
         if undefined is not None:

@@ -62,7 +62,7 @@ def program_of(function: Callable[..., Any], *arrays: Any, states: Any = None) -
 def run(program: Any, *arrays: Any) -> Any:
     """Result of a program; None if it does not apply."""
     try:
-        return program.forward(*arrays)[0]
+        return program.forward(*arrays)[0][0]
     except GuardError:
         return None
 
@@ -117,10 +117,10 @@ def test_the_pullback_is_that_of_the_tape(variant: Variant) -> None:
     of_y = column * (xp.exp(x * y) * x * x + 2.0 * y)
     for states in ((2, 2), (2, 0), (0, 2)):
         program = program_of(function, x, y, states=states)
-        result, kept, numbers = program.forward(x, y)
+        results, kept, numbers = program.forward(x, y)
         assert len(kept) == program.n_kept
         for _ in range(2):
-            found = program.backward((x, y), result, kept, numbers, cotangent)
+            found = program.backward((x, y), results, kept, numbers, cotangent)
             for got, wanted, state in zip(found, (of_x, of_y), states, strict=True):
                 assert (got is None) == (state == 0)
                 if got is not None:

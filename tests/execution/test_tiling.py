@@ -149,7 +149,7 @@ def test_a_range_is_cut_into_pieces() -> None:
 def test_triples_fit_into_memory() -> None:
     assert tiling.triples(10, 10, 4, mode="eager") == (10, None)
     assert tiling.triples(1024, 1024, 16, mode="eager") == (16, None)
-    assert tiling.triples(1024, 1024, 16, mode="traced") == (256, None)
+    assert tiling.triples(1024, 1024, 16, mode="traced") == (16, None)
     assert tiling.triples(512, 512, 512, mode="eager") == (1, None)
     assert tiling.triples(200, 5000, 5000, mode="eager") == (200, 4)
     assert tiling.triples(512, 512, 512, mode="whole") == (512, 512)

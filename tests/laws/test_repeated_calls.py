@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -21,6 +22,7 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import portable_nce as pnce
 from portable_nce._core import calls as kept_calls
 from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
@@ -112,6 +114,39 @@ def test_repeated_calls_equal_first_calls(variant: Variant, case: Case) -> None:
 Loss: TypeAlias = Callable[..., torch.Tensor]
 World: TypeAlias = Callable[[Loss, list[torch.Tensor]], Any]
 DENSE = [case for case in CASES if "streamed" not in case.name]
+
+
+TUPLES: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "mine": lambda x, y, row: pnce.bounds.mine(x @ y.T, row[0]),
+    "sogclr": lambda x, y, row: pnce.sogclr(x, y, row, temperature=0.5),
+    "queue": lambda x, y, _: pnce.queue_push(pnce.queue_init(x, 6), y),
+}
+"""Calls whose results are tuples; a queue has None as an item."""
+
+
+@pytest.mark.parametrize("name", TUPLES)
+@pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
+def test_tuples_are_results_of_programs(variant: Variant, name: str) -> None:
+    """All items are those of the first call, the one that has a gradient with the same, the others without."""
+    call, rng = TUPLES[name], np.random.default_rng(0)
+    x, y, row = (variant.floats(rng.normal(size=shape).tolist(), "float64") for shape in ((4, 3), (4, 3), (4,)))
+
+    def results() -> str:
+        found = call(x, y, row)
+        items = [type(found).__name__, *[z if z is None else variant.to_list(z) for z in found]]
+        if name in {"mine", "sogclr"}:
+            items.append([*map(variant.to_list, differentiate(lambda x, y: call(x, y, row)[0], [x, y], 2)[1])])
+        if variant.name == "torch":
+            leaf = x.detach().clone().requires_grad_()
+            items.append([z.requires_grad for z in call(leaf, y, row) if z is not None])
+        return repr(items)
+
+    forget()
+    first = results()
+    assert [results() for _ in range(4)] == [first] * 4
+    kinds = [kind for kind in kept_calls.KINDS.values() if kind.number > 1]
+    assert kinds
+    assert all(kind.programs for kind in kinds)
 
 
 def gives_row_losses(case: Case) -> bool:
@@ -281,7 +316,7 @@ MODES: dict[str, World] = {
 
 def kept_arrays() -> list[torch.Tensor]:
     """Constants that programs keep."""
-    programs = [program for kind in kept_calls.KINDS.values() for program, _ in kind.programs]
+    programs = [program for kind in kept_calls.KINDS.values() for program, *_ in kind.programs]
     values = [inspect.getclosurevars(program.forward).nonlocals["values"] for program in programs]
     return [x for each in values for x in each if isinstance(x, torch.Tensor)]
 

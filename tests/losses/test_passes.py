@@ -68,14 +68,14 @@ OF_SCORES: dict[str, tuple[Callable[[Any], Any], int]] = {
 OF_NOISE: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
     "balance_penalty": (density.balance_penalty, 8),
     "info_nce_anchor": (lambda data, noise: density.info_nce_anchor(data, noise, 0.0, 0.0), 31),
-    "local_nce": (lambda data, noise: density.local_nce(data, noise, 0.0, LOG_Q), 9),
-    "log_partition": (lambda _, noise: density.log_partition(noise, LOG_Q).sum(), 7),
+    "local_nce": (lambda data, noise: density.local_nce(data, noise, 0.0, LOG_Q), 8),
+    "log_partition": (lambda _, noise: density.log_partition(noise, LOG_Q).sum(), 6),
     "negative_sampling": (density.negative_sampling, 5),
     "nre_a": (density.nre_a, 5),
     "nre_b": (density.nre_b, 4),
     "nre_c": (density.nre_c, 30),
-    "ranking_nce": (lambda data, noise: density.ranking_nce(data, noise, 0.0, LOG_Q), 7),
-    "sampled_softmax": (lambda data, noise: density.sampled_softmax(data, noise, 0.0, LOG_Q), 7),
+    "ranking_nce": (lambda data, noise: density.ranking_nce(data, noise, 0.0, LOG_Q), 6),
+    "sampled_softmax": (lambda data, noise: density.sampled_softmax(data, noise, 0.0, LOG_Q), 6),
 }
 
 
