@@ -44,12 +44,26 @@ def pretend(capability: str) -> None:
     major, minor = map(int, capability.split("."))
     count, shared = MULTIPROCESSORS[capability], 232448
     properties = types.SimpleNamespace(
-        **{"name": "none", "major": major, "minor": minor, "multi_processor_count": count, "total_memory": 80 << 30},
-        **{"warp_size": 32, "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "uuid": "0"},
-        **{"regs_per_multiprocessor": 65536, "shared_memory_per_block": 49152, "L2_cache_size": 50 << 20},
-        **{"shared_memory_per_block_optin": shared, "shared_memory_per_multiprocessor": shared + 1024},
-        **{"gcnArchName": "", "is_integrated": 0, "is_multi_gpu_board": 0, "clock_rate": 1700000},
-        **{"memory_clock_rate": 2600000, "memory_bus_width": 5120},
+        name="none",
+        major=major,
+        minor=minor,
+        multi_processor_count=count,
+        total_memory=80 << 30,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        max_threads_per_block=1024,
+        uuid="0",
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        L2_cache_size=50 << 20,
+        shared_memory_per_block_optin=shared,
+        shared_memory_per_multiprocessor=shared + 1024,
+        gcnArchName="",
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        clock_rate=1700000,
+        memory_clock_rate=2600000,
+        memory_bus_width=5120,
     )
     answers = {
         "is_available": True,

@@ -125,7 +125,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     def __getattr__(name: str) -> Any:
         """Import a public name on first use."""
         if name not in __all__:
-            from ._core.other_names import no_attribute  # noqa: PLC0415  (only for messages)
+            from ._hints.names import no_attribute  # noqa: PLC0415  (only for messages)
 
             raise no_attribute(__name__, name)
         home = next((home for home, names in _HOMES.items() if name in names.split()), None)

@@ -29,6 +29,7 @@ from ._core.checks import (
     check_number,
     check_shape,
     check_whole_number,
+    refuses_other_names,
     scalar,
     shape_of,
 )
@@ -36,7 +37,6 @@ from ._core.left_out import log_add, log_odds
 from ._core.logsumexp import ExpSum
 from ._core.namespace import cast, common_namespace, device_of, is_array, is_number
 from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
-from ._core.other_names import refuses_other_names
 from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, finish

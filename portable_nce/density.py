@@ -48,6 +48,7 @@ from ._core.checks import (
     check_pair_weights,
     check_shape,
     indices_of,
+    refuses_other_names,
     row_weights,
     shape_of,
     warn_of_negative,
@@ -56,7 +57,6 @@ from ._core.left_out import left_out, log_odds
 from ._core.logsumexp import ExpSum, exponentials
 from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
-from ._core.other_names import refuses_other_names
 from ._core.pair_sums import SIGMOID, SOFTPLUS, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish

@@ -22,6 +22,7 @@ from ._core.checks import (
     indices_of,
     least,
     readable_entry,
+    refuses_other_names,
     row_weights,
     shape_of,
     warn,
@@ -30,7 +31,6 @@ from ._core.checks import (
 from ._core.logsumexp import exponentials
 from ._core.namespace import common_namespace, device_of, namespace_of
 from ._core.numerics import normalize, sum_to_scalar, upcast
-from ._core.other_names import refuses_other_names
 from ._core.protocol import Array
 from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction, finish

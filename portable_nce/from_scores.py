@@ -22,6 +22,7 @@ from ._core.checks import (
     check_shape,
     least,
     readable_entry,
+    refuses_other_names,
     row_weights,
     shape_of,
     temperature_of,
@@ -31,7 +32,6 @@ from ._core.left_out import LeftOut, left_out
 from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
-from ._core.other_names import refuses_other_names
 from ._core.pair_sums import SQUARE, PairSets, PairTerm, exp_sum, log_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish

@@ -31,13 +31,13 @@ from ._core.checks import (
     is_half,
     least,
     readable_entry,
+    refuses_other_names,
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
 from ._core.half_precision import in_halves, product_of_flags, product_of_rows
 from ._core.namespace import common_namespace, is_array, namespace_of
 from ._core.numerics import normalize, upcast
-from ._core.other_names import refuses_other_names
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, MarginStrategy

@@ -36,6 +36,7 @@ from ._core.checks import (
     check_shape,
     explained,
     readable_entry,
+    refuses_other_names,
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
@@ -45,7 +46,6 @@ from ._core.numerics import (
     normalize,
     upcast,
 )
-from ._core.other_names import refuses_other_names
 from ._core.pair_functions import CAUCHY, EUCLIDEAN, Elementwise, PairFunction, guarded_products
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of

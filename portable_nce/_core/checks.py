@@ -17,7 +17,6 @@ from typing import Any, get_args
 from .namespace import cast, common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of, native
 from .protocol import Array, Namespace
 from .registry import COMPILER, adapter_of, on_accelerator, outside_of_compiler
-from .remedies import FUNCTIONS, remedy_for, remedy_for_missing
 from .tracing import refuse_trace
 from .types import BlockSize, Parameters, Precision, Result
 
@@ -590,6 +589,10 @@ _SCALES = {"temperature": -1, "tau": -1, "logit_scale": 1, "scale": 1}
 """Names of the factor of the scores and of its inverse, with the exponent."""
 
 
+FUNCTIONS: list[Callable[..., Any]] = []
+"""The functions of the package whose arguments are explained."""
+
+
 def explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Function that raises a helpful error for arguments that do not fit its signature."""
 
@@ -630,6 +633,17 @@ def explained_method(remedy: str = "") -> Callable[[Callable[Parameters, Result]
     return decorate
 
 
+def refuses_other_names(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a public module: an error that names what to use instead."""
+
+    def get(name: str) -> Any:
+        from .._hints.names import no_attribute  # noqa: PLC0415  (only for messages)
+
+        raise no_attribute(module, name)
+
+    return get
+
+
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str | None:
     """Reason why arguments do not fit the signature of a function, or None if they fit."""
     try:
@@ -667,7 +681,9 @@ def _remedy(  # noqa: PLR0917  (what a call has)
         needed = [p.name for p in parameters.values() if p.name in arrays and p.default is p.empty]
         needed = [key for key in needed if parameters[key].kind is not inspect.Parameter.VAR_POSITIONAL]
         optional = "".join(f" ({key} is optional)" for key in arrays if key not in needed)
-        hint = remedy_for_missing(loss, args)
+        from .._hints.options import remedy_for_missing  # noqa: PLC0415  (only for messages)
+
+        hint = remedy_for_missing(loss, args, FUNCTIONS)
         return f"{name}: expected {', '.join(needed)}{optional}, got too few: {reason}{hint and f'; {hint}'}"
     expected = ", ".join(arrays) or "no array"
     if names[:1] == ["scores"]:
@@ -687,5 +703,9 @@ def unknown_option(
         return f"{unknown}: expected {scale}{inverse} in {name}, got {unknown}"
     if unknown in _SCALES and {"scores", "data_scores"} & {*names} and "clip" not in names:
         return f"{unknown}: expected none in {name}, got {shown(value)}; scores include it"
-    remedy = remedy_for(unknown, name, module, names) or nearest(unknown, names).removeprefix("; ") or positional
+    from .._hints.options import remedy_for  # noqa: PLC0415  (only for messages)
+
+    remedy = (
+        remedy_for(unknown, name, module, names, FUNCTIONS) or nearest(unknown, names).removeprefix("; ") or positional
+    )
     return f"{unknown}: expected an option of {name}, got {unknown!r}{remedy and f'; {remedy}'}"

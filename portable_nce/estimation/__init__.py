@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._core.other_names import refuses_other_names
+from .._core.checks import refuses_other_names
 from .differences import InformationDifference, difference
 from .independence import IndependenceTest
 from .information import independence_test, information_by_column, mutual_information

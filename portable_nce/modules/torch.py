@@ -24,10 +24,10 @@ from .._core.checks import (
     check_scale_of_cosines,
     check_whole_number,
     explained_method,
+    refuses_other_names,
     unknown_option,
 )
 from .._core.namespace import common_namespace, is_number, namespace_of
-from .._core.other_names import refuses_other_names
 from .._core.protocol import Array
 from .._core.ranks import Ranks
 from .._core.registry import adapter_of

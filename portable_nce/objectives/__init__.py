@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
-from .._core.checks import check_called, check_choice
-from .._core.other_names import refuses_other_names
+from .._core.checks import check_called, check_choice, refuses_other_names
 from .._core.protocol import Array
 from .._core.types import ObjectiveName
 from .base import Objective, Pairwise, RowStatistics, Term

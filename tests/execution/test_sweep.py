@@ -140,7 +140,7 @@ def test_strips_of_a_symmetric_matrix_give_what_one_tile_gives(
     found = []
     for blocks in (12, strips):
         monkeypatch.setattr(tiling, "_strips", lambda n, _, blocks=blocks: blocks if n == 12 else n)
-        monkeypatch.setattr(matrix, "is_large", lambda *_: True)
+        monkeypatch.setattr(choice, "is_large", lambda *_: True)
         with started("torch-halves").active():
             given = [x.clone().requires_grad_(), (x.flip(0) + 0.5).requires_grad_()]
             pnce.nt_xent(*given, temperature=temperature, weights=weights).backward()

@@ -34,6 +34,7 @@ SUITE = {"hypothesis", "mpmath", "pytest"}
 """Requirements of the conformance suite, besides the libraries under test."""
 
 LAYERS = (
+    ("_hints",),
     ("_core",),
     ("objectives", "pairings", "similarities"),
     ("_execution",),

@@ -23,7 +23,7 @@ import pytest
 
 import portable_nce
 from portable_nce._core import registry
-from portable_nce._core.other_names import OTHER_NAMES
+from portable_nce._hints.names import OTHER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

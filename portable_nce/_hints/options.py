@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-FUNCTIONS: list[Callable[..., Any]] = []
+Functions = Sequence[Callable[..., Any]]
 """The functions of the package whose arguments are explained."""
 
-_PACKAGE = __name__.rpartition("._core.")[0]
+_PACKAGE = __name__.rpartition("._hints.")[0]
 
 
-def remedy_for(option: str, name: str, module: str | None, names: Collection[str]) -> str:
+def remedy_for(option: str, name: str, module: str | None, names: Collection[str], functions: Functions) -> str:
     """What to use in place of an option that the function `name`, with the arguments `names`, does not have.
 
-    `module` is the module of the function. The remedy is empty for an option that no function has.
+    `module` is the module of the function. The remedy is empty for an option that none of the `functions` has.
     """
     from difflib import get_close_matches  # noqa: PLC0415  (only for messages)
 
     place = _place_of(name, module)
     if name == "matryoshka":
-        return "pass it to the loss that matryoshka returns" if _takers(option, "") else ""
+        return "pass it to the loss that matryoshka returns" if _takers(option, "", functions) else ""
     known = _OF_ONE.get((f"{place}.{name}" if place else name, option))
     if known is not None:
         return known
@@ -40,7 +40,7 @@ def remedy_for(option: str, name: str, module: str | None, names: Collection[str
     if near:
         return f"did you mean {near[0]!r}?"
     for other_place in dict.fromkeys((place, "", "from_scores", "density", "bounds", "diagnostics")):
-        takers = _takers(option, other_place)
+        takers = _takers(option, other_place, functions)
         if takers:
             path = "" if other_place == place else f"{other_place or 'portable_nce'}."
             some = [path + taker for taker in takers[: 3 if len(takers) > _MOST_TAKERS else None]]
@@ -49,7 +49,7 @@ def remedy_for(option: str, name: str, module: str | None, names: Collection[str
     return ""
 
 
-def remedy_for_missing(name: str, given: tuple[Any, ...]) -> str:
+def remedy_for_missing(name: str, given: tuple[Any, ...], functions: Functions) -> str:
     """What to call instead of the function `name` with too few arrays; empty if they do not tell what was meant."""
     first, last = (given[0], given[-1]) if given else (None, None)
     axes = len(_lengths_of(first))
@@ -65,7 +65,11 @@ def remedy_for_missing(name: str, given: tuple[Any, ...]) -> str:
         return "for views without labels, use nt_xent(view_a, view_b)"
     of_scores = {"siglip": "logistic"}.get(name, name)
     square = axes == 2 and len(set(_lengths_of(first))) == 1  # noqa: PLR2004  (a matrix)
-    return f"for a matrix of scores, use from_scores.{of_scores}(scores)" if square and _is_of_scores(of_scores) else ""
+    return (
+        f"for a matrix of scores, use from_scores.{of_scores}(scores)"
+        if square and _is_of_scores(of_scores, functions)
+        else ""
+    )
 
 
 _OF_VIEWS = {"nt_xent", "flat_nce", "dcl", "dclw", "hcl"}
@@ -81,8 +85,8 @@ def _is_of_integers(x: Any) -> bool:
     return "int" in str(getattr(x, "dtype", "")) and len(_lengths_of(x)) == 1
 
 
-def _is_of_scores(name: str) -> bool:
-    named = ((function.__name__, function.__module__) for function in FUNCTIONS)
+def _is_of_scores(name: str, functions: Functions) -> bool:
+    named = ((function.__name__, function.__module__) for function in functions)
     return any(other == name and _place_of(other, module) == "from_scores" for other, module in named)
 
 
@@ -98,9 +102,9 @@ def _place_of(name: str, module: str | None) -> str | None:
     return None if first.startswith("_") else first
 
 
-def _takers(option: str, place: str | None) -> list[str]:
+def _takers(option: str, place: str | None, functions: Functions) -> list[str]:
     """Names of the functions of a public module that have an argument of this name; of embeddings, of the losses."""
-    here = [function for function in FUNCTIONS if _place_of(function.__name__, function.__module__) == place]
+    here = [function for function in functions if _place_of(function.__name__, function.__module__) == place]
     arguments = {function.__name__: inspect.signature(function).parameters for function in here}
     return sorted(name for name, own in arguments.items() if option in own and (place != "" or "weights" in own))
 

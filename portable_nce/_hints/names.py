@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from opcode import opmap
 from typing import Any
 
-__all__ = ["OTHER_NAMES", "no_attribute", "refuses_other_names"]
+__all__ = ["OTHER_NAMES", "no_attribute"]
 
 OTHER_NAMES = {
     "AnglELoss": "angle",
@@ -75,16 +74,7 @@ _PUBLIC = (
     "pairings",
     "similarities",
 )
-_PACKAGE = __name__.rpartition("._core.")[0]
-
-
-def refuses_other_names(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a public module: an error that names what to use instead."""
-
-    def get(name: str) -> Any:
-        raise no_attribute(module, name)
-
-    return get
+_PACKAGE = __name__.rpartition("._hints.")[0]
 
 
 _TOPICS = {
