@@ -22,22 +22,21 @@ from .._core.namespace import device_of, is_number, namespace_of
 from .._core.notes import note
 from .._core.protocol import Array
 from .._core.registry import adapter_of, on_accelerator
-from ..objectives.base import Objective
+from ..objectives.hard import HardNegatives
+from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, Pairing, SameId, SameLabel
 from ..similarities import Similarity
-from .families import FamilySpec, SoftmaxSpec
+from .families import STATISTICS, FamilySpec, are_statistics
 from .fusing import is_fusible
 from .inputs import Arrays, Inputs, number_of_varying
 from .matrix import ScoreMatrix
 from .pair_terms import PairsSpec
 from .products import absence
-from .reweighted import ReweightedSpec
 from .sets import NO_DIAGONALS, PairRule, Sets, SortedClasses, diagonals_of, present_at
 from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
-from .triplets import TripletSpec
 from .two_sided import square_sweep
 
 
@@ -116,7 +115,7 @@ def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prep
     positives, family, matrices = matrix.pairing.positives, wanted.family, (matrix, *others)
     if any(len(one.columns) > 0 or one.shard is not None for one in matrices):
         return None
-    if isinstance(family, (ReweightedSpec, TripletSpec)):  # these take masks
+    if isinstance(family, (HardNegatives, Triplet)):  # these take masks
         return None
     known = matrix.pairing.is_diagonal or isinstance(positives, ByIndex)
     if not known or matrix.lacks_columns or not is_positive(matrix.shape[1] - 1):
@@ -238,7 +237,7 @@ def _obstacle(matrix: ScoreMatrix, family: FamilySpec) -> str | None:
         "the similarity is no function of inner products": not matrix.similarity.by_products,
         "there are fewer columns than rows": matrix.lacks_columns,
         "squared distances may overflow": matrix.bound == math.inf and matrix.may_overflow(),
-        "triples compare all scores of a row": isinstance(family, TripletSpec),
+        "triples compare all scores of a row": isinstance(family, Triplet),
     }
     if isinstance(family, PairsSpec):
         obstacles |= {
@@ -406,16 +405,13 @@ def statistics(matrix: ScoreMatrix, *, same_scores: bool = False) -> Statistics:
     `same_scores` uses a sweep by a rule. A caller that subtracts the statistics from scores of such a sweep needs it: a
     sweep by products rounds differently, and large scores would not cancel.
     """
-    matrix, wanted = matrix.with_operands(), Wanted(SoftmaxSpec(_NO_OBJECTIVE, statistics=True), values=True)
+    matrix, wanted = matrix.with_operands(), Wanted(STATISTICS, values=True)
     if same_scores and matrix.columns:
         prepared = by_rule(matrix, wanted)._replace(reason="another sweep needs the same scores to the last digit")
     else:
         prepared = one_sided_over(matrix, wanted)
     values, _ = _in_two_passes(prepared)
     return Statistics.unstacked(values)
-
-
-_NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="statistics")
 
 
 def _in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
@@ -439,8 +435,8 @@ def _second_pass(spec: SweepSpec, arrays: Arrays, outputs: Arrays, cotangents: A
     For statistics, the cotangents of each statistic serve as the slopes of an objective.
     """
     del outputs
-    family, inputs = spec.family, Inputs.of(spec.group_sizes, arrays)
-    if isinstance(family, SoftmaxSpec) and family.statistics:
+    inputs = Inputs.of(spec.group_sizes, arrays)
+    if are_statistics(spec.family):
         weighted = inputs._replace(parameters=Statistics.slopes_of(cotangents[0]))
     else:
         weighted = inputs._replace(weights=(cotangents[0],))

@@ -35,18 +35,16 @@ from .choice import (
     row_losses,
     statistics,
 )
-from .families import FamilySpec, SoftmaxSpec
+from .families import FamilySpec
 from .forms import form_of
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
 from .mining import Mined, is_of_one
 from .pair_terms import PairsSpec
-from .reweighted import ReweightedSpec
 from .search import measured
 from .sets import diagonals_of, partners
 from .statistics import Statistics
 from .triples import excess
-from .triplets import TripletSpec
 
 
 def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
@@ -99,7 +97,7 @@ def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coup
         both = _by_shared_tiles(objective, matrix, reduction, symmetric=False)
         if both is not None:
             return both
-    return _evaluated(SoftmaxSpec(inner), one_sided, parameters, reduction)
+    return _evaluated(inner, one_sided, parameters, reduction)
 
 
 def _evaluated(family: FamilySpec, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
@@ -210,7 +208,7 @@ def _by_shared_tiles(
     objective: Objective, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool
 ) -> Array | None:
     """Loss by a two-sided sweep; None if rows and columns cannot share tiles."""
-    prepared = by_both_sides(matrix, _wanted(SoftmaxSpec(objective), (), reduction), symmetric=symmetric)
+    prepared = by_both_sides(matrix, _wanted(objective, (), reduction), symmetric=symmetric)
     return None if prepared is None else summed(prepared, reduction)
 
 
@@ -229,7 +227,7 @@ def _with_parameters(objective: Objective, matrix: ScoreMatrix) -> tuple[Objecti
         known = matrix.similarity.inner_product and matrix.shape[0] <= matrix.shape[1]
     else:
         return objective, matrix, ()
-    if not known or by_products(plain, Wanted(SoftmaxSpec(inner))) is None:
+    if not known or by_products(plain, Wanted(inner)) is None:
         return objective, matrix, ()
     plain = plain.with_operands()
     rows, columns = plain.rows[0], plain.columns[0]
@@ -306,8 +304,7 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
 
 def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     (floor,) = _numbers(matrix, floor=objective.floor)
-    family = ReweightedSpec(objective.beta, objective.tau_plus)
-    return _evaluated(family, matrix, (stop_gradient(floor) if is_array(floor) else floor,), reduction)
+    return _evaluated(objective.facts, matrix, (stop_gradient(floor) if is_array(floor) else floor,), reduction)
 
 
 def _numbers(matrix: ScoreMatrix, **parameters: Any) -> tuple[Any, ...]:
@@ -340,8 +337,7 @@ def _per_row(matrix: ScoreMatrix, **parameter: Any) -> Array:
 def _triplets(objective: Triplet, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     """Loss of all or mined triples: a sweep over whole rows, or a search for one triple of each."""
     if not is_of_one(objective.mining):
-        spec = TripletSpec(objective.mining, objective.soft, objective.average)
-        return _evaluated(spec, matrix, _numbers(matrix, margin=objective.margin), reduction)
+        return _evaluated(objective.facts, matrix, _numbers(matrix, margin=objective.margin), reduction)
     margin = _per_row(matrix, margin=objective.margin)
     matrix = matrix.with_operands()
     columns = measured(matrix, Mined(objective.mining))

@@ -241,7 +241,7 @@ def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:
     tiling = spec.sizes.of(rows.shape[0], n_columns)
     block, tile = _most_of(tiling.block), _most_of(tiling.tile)
     width = 0 if columns is None else rows.shape[-1]
-    need = flags_of(spec, prepared.inputs, need_grad).operands
+    need = NeedGrad.of(spec, flags_of(spec, need_grad))
     if need.gradients and (passes.number > 1 or isinstance(spec.sets, PairRule)):
         need = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
     of_score, of_pull = channel.relative(block, tile, width)

@@ -9,7 +9,7 @@ columns instead of the tile.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import all_entries, least, readable_entry
@@ -18,10 +18,12 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
+from ..objectives.hard import HardNegatives
+from ..objectives.triplet import Triplet
 from ..pairings import Members
 from .inputs import Arrays, Inputs, only
 from .pair_terms import PairsSpec, PairTerms
-from .reweighted import Reweighted, ReweightedSpec
+from .reweighted import Reweighted
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .statistics import (
     PositiveFactors,
@@ -35,22 +37,22 @@ from .statistics import (
     score_cotangents,
 )
 from .tiling import MAX_UNSHIFTED_LOGIT
-from .triplets import Triplets, TripletSpec
+from .triplets import Triplets
 
 
 def family_of(xp: Namespace, spec: FamilySpec, facts: ScoreFacts, *, need_grad: bool) -> Family:
-    if isinstance(spec, ReweightedSpec):
+    if isinstance(spec, HardNegatives):
         return Reweighted(xp, spec, facts)
     if isinstance(spec, PairsSpec):
         return PairTerms(xp, spec, facts, need_grad=need_grad)
-    if isinstance(spec, TripletSpec):
+    if isinstance(spec, Triplet):
         return Triplets(xp, spec, facts, need_grad=need_grad)
     return Softmax(xp, spec, facts)
 
 
 def are_small(spec: FamilySpec, bound: float) -> bool:
     """Whether exponentials of scores up to a bound need no shift, with those of the scores times 1 + β."""
-    if isinstance(spec, ReweightedSpec):
+    if isinstance(spec, HardNegatives):
         # Divide the limit: under torch.compile, an infinite bound times a symbolic β is NaN.
         return bound <= MAX_UNSHIFTED_LOGIT / (1.0 + spec.beta)
     return bound <= MAX_UNSHIFTED_LOGIT
@@ -68,16 +70,19 @@ def divisor_of(spec: FamilySpec, n_rows: int, n_negatives: int) -> int | None:
 # ------------------------------------------------------------------------------------------------------------ softmax
 
 
-class SoftmaxSpec(NamedTuple):
-    """A softmax objective.
+def _no_losses(row: RowStatistics) -> Array:
+    return row.log_odds
 
-    With `statistics`, the values are an array (n, 7) of row statistics: log-odds, spread, lse of the negatives minus
-    its shift, lse of the positives, the shift, and flags for rows that have negatives and positives. The parameters are
-    then the cotangents of the first four.
-    """
 
-    objective: Objective
-    statistics: bool = False
+STATISTICS = Objective(_no_losses, couples_rows=False, label="statistics")
+"""Stands for the statistics of the rows, in place of losses: arrays (n, 7) of log-odds, spread, lse of the negatives
+minus its shift, lse of the positives, the shift, and flags for rows that have negatives and positives. The parameters
+are then the cotangents of the first four."""
+
+
+def are_statistics(family: FamilySpec) -> bool:
+    """Whether a sweep returns the statistics of the rows."""
+    return isinstance(family, Objective) and family.rows is _no_losses
 
 
 def sharpened(scores: Array, sharpness: Array | None) -> Array:
@@ -94,11 +99,11 @@ def sharpened(scores: Array, sharpness: Array | None) -> Array:
 class Softmax(Family):
     """Sums of exponentials."""
 
-    def __init__(self, xp: Namespace, spec: SoftmaxSpec, facts: ScoreFacts) -> None:
+    def __init__(self, xp: Namespace, spec: Objective, facts: ScoreFacts) -> None:
         super().__init__(xp, spec, facts)
         self.unshifted = facts.small
         # Whether finite log-odds are enough for the objective.
-        self.may_use_odds = facts.complete and spec.objective.of_odds is not None and not spec.statistics
+        self.may_use_odds = facts.complete and spec.of_odds is not None and not are_statistics(spec)
 
     def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[ExpSum, Array]:
         """Exponentials of a tile of negatives, and their sums."""
@@ -148,7 +153,7 @@ class Softmax(Family):
             all_finite = self.facts.finite or not self.facts.given  # products of a known bound are finite
             options: dict[str, Any] = {"single": single, "weights": weights, "all_finite": all_finite}
             positive = from_mask(xp, scores[0], positives, unshifted=True, **options)
-            exps = self.terms(scores[0], None, spare=not (self.facts.given or self.spec.objective.separate))
+            exps = self.terms(scores[0], None, spare=not (self.facts.given or self.spec.separate))
             terms = xp.where(negatives, exps, 0.0)
             positive = positive if single else positive.with_exponentials(xp, exps)
             return ExpSum(None, xp.sum(terms, axis=1)), terms, positive
@@ -178,17 +183,16 @@ class Softmax(Family):
             positive = one_per_row(xp, positive, None)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
-        if spec.statistics:
+        if are_statistics(spec):
             return self._finish_statistics(sums, row, parameters, need_grad=need_grad)
-        objective = spec.objective
-        counted = objective.counted(row)
-        if objective.separate and positive.weight_sum is not None:
+        counted = spec.counted(row)
+        if spec.separate and positive.weight_sum is not None:
             return self._finish_separate(sums, counted, weights, need_grad=need_grad)
-        values, factor, weight_slopes = weigh(xp, objective.values(row, *parameters), weights, counted)
+        values, factor, weight_slopes = weigh(xp, spec.values(row, *parameters), weights, counted)
         counts = xp.astype(counted, values.dtype)
         if not need_grad:
             return RowLosses(values, counts)
-        slopes = objective.pulled(row, self.divided(counts if factor is None else factor), *parameters)
+        slopes = spec.pulled(row, self.divided(counts if factor is None else factor), *parameters)
         of_row, of_parameters = slopes[: len(row.numbers)], slopes[len(row.numbers) :]
         coefficient, to_positive = score_cotangents(xp, sums, row, of_row)
         extra = [xp.zeros_like(values) if x is None else x for x in of_parameters]
@@ -196,7 +200,7 @@ class Softmax(Family):
 
     def _uses_odds(self, total: ExpSum, positive: Array | PositiveSums) -> bool:
         """Whether every row is known to have positives and negatives, and finite sums."""
-        xp, objective = self.xp, self.spec.objective
+        xp, objective = self.xp, self.spec
         if not isinstance(positive, PositiveSums):
             if self.facts.finite:
                 return True
@@ -204,7 +208,7 @@ class Softmax(Family):
             of_negatives = total.total > 0 if total.top is None else xp.isfinite(total.top)
             finite = xp.logical_and(xp.isfinite(positive), of_negatives)
             return bool(readable_entry(finite, all_entries))
-        of_odds = objective.of_odds is not None and not objective.separate and not self.spec.statistics
+        of_odds = objective.of_odds is not None and not objective.separate and not are_statistics(objective)
         if not of_odds or positive.weight_sum is None or total.top is not None or positive.sums.top is not None:
             return False
         smallest = readable_entry(total.total * positive.sums.total, least)
@@ -220,7 +224,7 @@ class Softmax(Family):
 
             negatives: w u' e^(g - top) / total    one positive: -w u'    several: w (s' - u') e^g / total - w s' t / n
         """
-        xp, of_odds = self.xp, self.spec.objective.of_odds
+        xp, of_odds = self.xp, self.spec.of_odds
         several, spread = isinstance(positive, PositiveSums), None
         log_positive = xp.log(positive.sums.total) if several else positive
         log_negative = xp.log(total.total)
@@ -228,7 +232,7 @@ class Softmax(Family):
         # Where -inf masks given scores, the digits are those of the rows that `finish` computes with a mask.
         bounded = self.unshifted and (self.facts.finite or not self.facts.given)
         values, slope = of_odds(odds, bounded=bounded, need_grad=need_grad)
-        if several and self.spec.objective.spreads:
+        if several and self.spec.spreads:
             spread = xp.astype(positive.count > 1, values.dtype)
             values = values + spread * (log_positive - positive.centred / positive.weight_sum)
         values, factor, weight_slopes = weigh(xp, values, weights, None)
@@ -252,7 +256,7 @@ class Softmax(Family):
 
             negatives: Σ_positives p e^(g - top) / total        positives: -p
         """
-        xp, objective = self.xp, self.spec.objective
+        xp, objective = self.xp, self.spec
         each = each_positive(xp, sums)
         zero = xp.zeros_like(each.log_odds)
         live = xp.logical_and(each.has_positive, each.has_negative)
@@ -286,5 +290,5 @@ class Softmax(Family):
         return RowLosses(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in slopes))
 
 
-FamilySpec = SoftmaxSpec | PairsSpec | ReweightedSpec | TripletSpec
-"""The objective of a sweep, as data."""
+FamilySpec = Objective | PairsSpec | HardNegatives | Triplet
+"""The facts of the objective of a sweep; its arrays are the parameters of `Inputs`."""

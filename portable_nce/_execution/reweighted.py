@@ -10,6 +10,7 @@ from .._core.logsumexp import ExpSum
 from .._core.numerics import softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from ..objectives.hard import HardNegatives
 from ..pairings import Members
 from .inputs import Arrays, Inputs, only
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
@@ -17,13 +18,6 @@ from .statistics import PositiveSums, RowSums, from_mask, row_statistics, score_
 
 _LEAST = -80.0
 """Lower limit of w in ``e^-w``, which would overflow. Below it, all negatives count as false, unless τ⁺ is 0."""
-
-
-class ReweightedSpec(NamedTuple):
-    """The hard-negative objective. Its parameter is the lower limit of the scores, f."""
-
-    beta: float
-    tau_plus: float
 
 
 class HardSums(NamedTuple):
@@ -36,9 +30,9 @@ class HardSums(NamedTuple):
 
 
 class Reweighted(Family):
-    """Sums of the exponentials of negatives, with and without importance weights."""
+    """Sums of the exponentials of negatives, with and without importance weights; the parameter is the floor f."""
 
-    def __init__(self, xp: Namespace, spec: ReweightedSpec, facts: ScoreFacts) -> None:
+    def __init__(self, xp: Namespace, spec: HardNegatives, facts: ScoreFacts) -> None:
         super().__init__(xp, spec, facts)
         self.unshifted = facts.small
         self.n_negatives = facts.n_negatives if facts.complete else None
@@ -109,7 +103,7 @@ class Reweighted(Family):
 
         The first branch has the derivative ``1 / (1 - q)`` by w; the second depends on g⁺ alone.
         """
-        xp, (beta, tau_plus), (floor,) = self.xp, self.spec, block.parameters
+        xp, beta, tau_plus, (floor,) = self.xp, self.spec.beta, self.spec.tau_plus, block.parameters
         if self.n_negatives is not None:
             total = total._replace(count=xp.zeros_like(total.count) + self.n_negatives)  # maybe symbolic
         one, zero = xp.ones_like(total.count), xp.zeros_like(total.count)

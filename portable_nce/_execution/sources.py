@@ -32,10 +32,10 @@ def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
     def function(spec: SweepSpec, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         (arrays,) = lift_to_tape(arrays)
         inputs = Inputs.of(spec.group_sizes, arrays)
-        flags = flags_of(spec, inputs, need_grad)
+        flags = flags_of(spec, need_grad)
         with adapter_of(arrays[0]).full_precision(arrays[0], high=True) if spec.high else nullcontext():
             sides = _sides(spec, inputs)
-            result = sweep(spec, _operands(spec, inputs, sides), flags.operands)
+            result = sweep(spec, _operands(spec, inputs, sides), NeedGrad.of(spec, flags))
         result = reduced(namespace_of(result.values), spec, result)
         if not need_grad:
             return result.values, result.row_counts
@@ -44,22 +44,10 @@ def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
     return function
 
 
-class _Flags(NamedTuple):
-    """Which gradients are needed: of the rows, of the scale, and of which operands."""
-
-    rows: bool
-    scale: bool
-    operands: NeedGrad
-
-
-def flags_of(spec: SweepSpec, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
-    if isinstance(need_grad, bool):
-        return _Flags(need_grad, need_grad, NeedGrad(*[need_grad] * 5))
-    each = Inputs.of(spec.group_sizes, need_grad)
-    rows, columns, partners, scale = map(any, each[:4])
-    columns = rows if spec.embedded and not inputs.columns else columns
-    operands = NeedGrad(True, rows or scale, columns, partners, any(each.rows[1:]))  # noqa: FBT003
-    return _Flags(rows, scale, operands)
+def flags_of(spec: SweepSpec, need_grad: NeedGradOf) -> Inputs:
+    """Whether the gradient of each array is needed, by role."""
+    each = [need_grad] * sum(spec.group_sizes) if isinstance(need_grad, bool) else need_grad
+    return Inputs.of(spec.group_sizes, each)
 
 
 class _Side(NamedTuple):
@@ -152,7 +140,7 @@ def _operands(spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side]) -> Inputs
 
 
 def _input_gradients(
-    spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side], gradients: Gradients, flags: _Flags
+    spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side], gradients: Gradients, flags: Inputs
 ) -> list[Array | None]:
     """Gradients of the inputs, from the gradients of the operands and of the numbers per row."""
     rows, columns, partners, numbers = gradients
@@ -163,8 +151,8 @@ def _input_gradients(
     (to_rows,), (row, *others) = rows, sides
     to_scale: list[Array | None] = []
     if inputs.scale:
-        to_scale = [_to_scale(row, to_rows) if flags.scale else None]
-    if not flags.rows:
+        to_scale = [_to_scale(row, to_rows) if any(flags.scale) else None]
+    if not any(flags.rows):
         to_rows = None
     if not inputs.columns:  # the unscaled rows are also the columns
         to_rows = None if to_rows is None else to_rows * row.scale + columns[0]

@@ -18,25 +18,13 @@ from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from .channels import Channel
 from .families import FamilySpec
+from .inputs import Inputs
 from .row_losses import divided
 from .sets import Sets
 from .tiling import Sizes, Tiling
 
 NeedGradOf = bool | tuple[bool, ...]
 """Whether all gradients are needed, or a flag for each array."""
-
-
-class NeedGrad(NamedTuple):
-    """Which gradients are needed: any at all, and which of the operands.
-
-    `scale`: those of row operands after the first, the factors of scores.
-    """
-
-    gradients: bool
-    rows: bool
-    columns: bool
-    partners: bool
-    scale: bool = False
 
 
 class Gradients(NamedTuple):
@@ -127,6 +115,26 @@ class SweepSpec(NamedTuple):
         if self.unit or self.bound < math.inf:
             return True
         return self.channels[0].inner_product and adapter_of(rows).mode == "eager" and not is_readable(rows)
+
+
+class NeedGrad(NamedTuple):
+    """Which gradients are needed: any at all, and which of the operands.
+
+    `scale`: those of row operands after the first, the factors of scores.
+    """
+
+    gradients: bool
+    rows: bool
+    columns: bool
+    partners: bool
+    scale: bool = False
+
+    @staticmethod
+    def of(spec: SweepSpec, flags: Inputs) -> NeedGrad:
+        """Gradients of the operands that the gradients of the arrays take."""
+        rows, columns, partners, scale = map(any, flags[:4])
+        columns = rows if spec.embedded and not flags.columns else columns
+        return NeedGrad(any(flags.flat), rows or scale, columns, partners, any(flags.rows[1:]))
 
 
 def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:

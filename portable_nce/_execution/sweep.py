@@ -20,11 +20,12 @@ from .._core.namespace import namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array
 from .._core.registry import adapter_of
+from ..objectives.base import Objective
 from ..pairings import Members
 from . import products as p
 from . import sets as s
 from .channels import Channel
-from .families import FamilySpec, SoftmaxSpec, are_small, divisor_of, family_of
+from .families import FamilySpec, are_small, are_statistics, divisor_of, family_of
 from .forms import form_of
 from .fusing import fused
 from .inputs import Arrays, Inputs
@@ -148,8 +149,9 @@ class Step:
             inputs = Inputs((like,), column_labels=constants.labels, column_numbers=constants.numbers)
             self.sets = s.RuleSets(spec.sets._replace(shape=numbers.whole), inputs, numbers.shape)
         else:
-            self.source = GivenScores(len(spec.channels), n_columns)
-            if not spec.given:
+            if spec.given:
+                self.source = GivenScores(len(spec.channels), n_columns)
+            else:
                 form = form_of(spec.channels[0].scores)
                 self.source = Products(form, constants.tiles, constants.scored, spec.need_grad, turned=spec.turned)
             if isinstance(spec.sets, s.SortedClasses):
@@ -284,7 +286,7 @@ class _OneSided:
         positives_in_tile = False
         if given and self.diagonals is not None:
             positives_in_tile = True
-        elif self.diagonals is not None and isinstance(spec.family, SoftmaxSpec):
+        elif self.diagonals is not None and isinstance(spec.family, Objective):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
             whole = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
             whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
@@ -330,7 +332,7 @@ class _OneSided:
         small = are_small(family, self._bound())
         given = all(channel.given for channel in spec.channels)
         if isinstance(spec.sets, s.PairRule):
-            of_sums = isinstance(family, SoftmaxSpec) and not family.statistics
+            of_sums = isinstance(family, Objective) and not are_statistics(family)
             # A bound of unit rows is known without their entries, which may be NaN.
             finite = spec.given_finite if given else spec.bound < math.inf and not spec.unit
             return ScoreFacts(small and of_sums, finite, single=spec.sets.single, given=given)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._core.checks import is_empty, largest, least, readable_entries
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from ..objectives.triplet import Triplet
 from ..pairings import Members
 from .inputs import Arrays, Inputs, only
 from .mining import mined_sums
@@ -16,21 +17,13 @@ from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .triples import TripleSums, triple_sums, visit
 
 
-class TripletSpec(NamedTuple):
-    """The triplet objective with "all" in its mining. Its parameter is the margin.
+class Triplets(Family):
+    """Sums over triples, of rules with "all"; the parameter is the margin.
 
-    `divide_by`: whether a mean is over "all" triples, or the "nonzero" ones.
+    A tile must hold all columns; its residual are the slopes of a row's sum by its scores.
     """
 
-    mining: tuple[str, str]
-    soft: bool
-    divide_by: str
-
-
-class Triplets(Family):
-    """Sums over triples. A tile must hold all columns; its residual are the slopes of a row's sum by its scores."""
-
-    def __init__(self, xp: Namespace, spec: TripletSpec, facts: ScoreFacts, *, need_grad: bool) -> None:
+    def __init__(self, xp: Namespace, spec: Triplet, facts: ScoreFacts, *, need_grad: bool) -> None:
         super().__init__(xp, spec, facts)
         self.need_grad = need_grad
 
@@ -79,7 +72,7 @@ class Triplets(Family):
         del positive
         xp, spec = self.xp, self.spec
         values, factor, weight_slopes = weigh(xp, total.total, only(block.weights), total.number > 0)
-        counts = total.number if spec.divide_by == "all" else total.active
+        counts = total.number if spec.average == "all" else total.active
         if not need_grad:
             return RowLosses(values, counts)
         factor = self.divided(factor)

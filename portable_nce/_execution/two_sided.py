@@ -16,10 +16,11 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
+from ..objectives.base import Objective
 from . import products as p
 from . import sets as s
 from .channels import Channel
-from .families import Softmax, SoftmaxSpec, are_small
+from .families import Softmax, are_small
 from .forms import form_of, partner_scores
 from .fusing import fused
 from .inputs import Arrays, Inputs
@@ -99,7 +100,7 @@ class TileSpec(NamedTuple):
 
     Attributes
     ----------
-    family : SoftmaxSpec
+    family : Objective
         The objective.
     channel : Channel
         The similarity.
@@ -117,7 +118,7 @@ class TileSpec(NamedTuple):
         Whether subnormal cotangents of scores are replaced by 0.
     """
 
-    family: SoftmaxSpec
+    family: Objective
     channel: Channel
     diagonals: s.Diagonals
     facts: ScoreFacts
@@ -249,7 +250,7 @@ class _Square:
         bound = self._agreed(spec, spec.bound)
         finite = spec.finite(self.rows) or bound < math.inf
         self.spec = spec
-        assert isinstance(spec.family, SoftmaxSpec)  # noqa: S101  (those of two-sided sweeps are)
+        assert isinstance(spec.family, Objective)  # noqa: S101  (those of two-sided sweeps are)
         facts = ScoreFacts(are_small(spec.family, bound), finite, complete=True)
         # Losses are means over rows, whose number the passes over tiles do not need.
         self.family = Softmax(self.xp, spec.family, facts._replace(divisor=self.n if spec.mean and finite else None))

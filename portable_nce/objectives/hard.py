@@ -25,6 +25,11 @@ class HardNegatives(Labelled):
     tau_plus: float
     floor: Any
 
+    @property
+    def facts(self) -> HardNegatives:
+        """The objective without its array, which a sweep takes as a parameter."""
+        return self._replace(floor=None)
+
 
 @explained
 def hard_negatives(

@@ -27,6 +27,11 @@ class Triplet(Labelled):
     average: str
 
     @property
+    def facts(self) -> Triplet:
+        """The objective without its array, which a sweep takes as a parameter."""
+        return self._replace(margin=None)
+
+    @property
     def label(self) -> str:  # type: ignore[override]  # read-only
         """Name in `repr`."""
         names = [name for name, rules in _NAMED.items() if rules == self.mining]

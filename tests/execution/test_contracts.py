@@ -11,12 +11,12 @@ import pytest
 import portable_nce as pnce
 from portable_nce import pairings
 from portable_nce._execution.choice import Wanted, one_sided_over
-from portable_nce._execution.families import Softmax, SoftmaxSpec
+from portable_nce._execution.families import Softmax
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.matrix import ScoreMatrix, matrix_of_scores
 from portable_nce._execution.operands import SourceDtypes, operands_of
 from portable_nce._execution.pair_terms import PairsSpec, PairTerms
-from portable_nce._execution.reweighted import Reweighted, ReweightedSpec
+from portable_nce._execution.reweighted import Reweighted
 from portable_nce._execution.row_losses import ScoreFacts
 from portable_nce._execution.scores import Channels, GivenScores, Products
 from portable_nce._execution.specs import NeedGrad
@@ -26,7 +26,7 @@ from portable_nce.objectives import Term
 from portable_nce.pairings import Members
 
 N, K, D = 5, 7, 3
-PLAN = SoftmaxSpec(pnce.objectives.info_nce())
+PLAN = pnce.objectives.info_nce()
 ALL = NeedGrad(gradients=True, rows=True, columns=True, partners=True, scale=True)
 SINE = pnce.similarities.elementwise("cosine", np.sin, np.cos)
 
@@ -165,8 +165,10 @@ FAMILIES: dict[str, Any] = {
     "softmax": lambda: Softmax(np, PLAN, ScoreFacts()),
     "softmax without a shift": lambda: Softmax(np, PLAN, ScoreFacts(small=True)),
     "pairs": lambda: PairTerms(np, PairsSpec(TERMS, "pairs"), ScoreFacts(), need_grad=True),
-    "reweighted": lambda: Reweighted(np, ReweightedSpec(1.0, 0.1), ScoreFacts()),
-    "reweighted by hardness": lambda: Reweighted(np, ReweightedSpec(0.5, 0.1), ScoreFacts()),
+    "reweighted": lambda: Reweighted(np, pnce.objectives.hard_negatives(beta=1.0, tau_plus=0.1), ScoreFacts()),
+    "reweighted by hardness": lambda: Reweighted(
+        np, pnce.objectives.hard_negatives(beta=0.5, tau_plus=0.1), ScoreFacts()
+    ),
 }
 
 

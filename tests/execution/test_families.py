@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
-from portable_nce._execution.families import Softmax, SoftmaxSpec
+from portable_nce._execution.families import Softmax
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.pair_terms import PairsSpec, PairTerms
 from portable_nce._execution.row_losses import ScoreFacts
@@ -56,7 +56,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
         return formula(np.log(np.sum(np.exp(moved[:, :6]), axis=1)), moved[:, 6])
 
     facts = ScoreFacts(unshifted, finite, complete=True)
-    family = Softmax(np, SoftmaxSpec(objective), facts)
+    family = Softmax(np, objective, facts)
     values, cotangents = finished(family, scores[:, :6], scores[:, 6], bounds)
     np.testing.assert_allclose(values, expected(scores), rtol=1e-12)
     for column, step in enumerate(1e-6 * np.eye(7)):

@@ -15,7 +15,6 @@ import torch
 import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
 from portable_nce._execution import fusing
-from portable_nce._execution.families import SoftmaxSpec
 from portable_nce._execution.two_sided import TileSpec
 from portable_nce.testing.variants import started
 
@@ -262,7 +261,7 @@ def test_a_setting_of_the_compiler_is_changed_while_a_step_compiles_and_not_whil
 
 @pytest.mark.usefixtures("fused")
 def test_each_device_has_its_own_step() -> None:
-    spec = TileSpec(SoftmaxSpec(pnce.objectives.info_nce()), *[None] * 6)  # type: ignore[arg-type]
+    spec = TileSpec(pnce.objectives.info_nce(), *[None] * 6)  # type: ignore[arg-type]
     for device in ("cpu", "meta", "cpu"):
         x = torch.ones(3, device=device)
         step = fusing.fused(step_of_any, spec, (x,))

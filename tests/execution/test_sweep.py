@@ -14,7 +14,6 @@ from portable_nce._core import checks
 from portable_nce._core.numerics import largest_score
 from portable_nce._execution import choice, search, sets, tiling
 from portable_nce._execution.channels import channel_of
-from portable_nce._execution.families import SoftmaxSpec
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.sets import Diagonals
 from portable_nce._execution.specs import SweepSpec
@@ -27,7 +26,7 @@ from portable_nce.testing.variants import started
 pytestmark = pytest.mark.usefixtures("jax_x64")
 
 RNG = np.random.default_rng(7)
-PLAN = SoftmaxSpec(pnce.objectives.info_nce())
+PLAN = pnce.objectives.info_nce()
 
 
 @pytest.mark.parametrize("block_size", ["auto", None, 3])
