@@ -1,4 +1,18 @@
-"""Global contrastive losses: a moving average per sample lets small batches learn like large ones."""
+"""Global contrastive losses: a moving average per sample lets small batches learn like large ones.
+
+`sogclr`, the plain formula: the mean of the negatives' ratios, averaged over the visits of a sample.
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> x, y = np.random.default_rng(0).standard_normal((2, 6, 4))
+>>> q, k = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
+>>> g, log_u = q @ k.T / 0.2, np.full(6, 0.5)
+>>> ratio = (np.exp(g - g.diagonal()[:, None]) * (1 - np.eye(6))).sum(axis=1) / 5
+>>> after = np.log(0.1 * np.exp(log_u) + 0.9 * ratio)
+>>> loss, state = pnce.sogclr(x, y, log_u, temperature=0.2, gamma=0.9)
+>>> bool(np.isclose(after.mean(), loss)), bool(np.allclose(after, state))
+(True, True)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Ranking losses of pairs with graded similarities."""
+"""Ranking losses of pairs with graded similarities.
+
+`cosent`, the plain formula: one logarithm over all pairs of pairs whose grades differ.
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> x, y = np.random.default_rng(0).standard_normal((2, 4, 3))
+>>> grades = np.asarray([0.1, 0.9, 0.5, 0.9])
+>>> a, b = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
+>>> s = (a * b).sum(axis=1)
+>>> terms = [np.exp(20 * (s[j] - s[i])) for i in range(4) for j in range(4) if grades[i] > grades[j]]
+>>> bool(np.isclose(np.log(1 + sum(terms)), pnce.cosent(x, y, grades)))
+True
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""InfoNCE with query-key, query-query and key-key scores in one softmax."""
+"""InfoNCE with query-key, query-query and key-key scores in one softmax.
+
+The plain formula, with all four directions:
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> x, y = np.random.default_rng(0).standard_normal((2, 6, 4))
+>>> q, k = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
+>>> own, others = np.exp((q * k).sum(axis=1) / 0.2), 1 - np.eye(6)
+>>> negatives = sum((np.exp(a @ b.T / 0.2) * others).sum(axis=1) for a in (q, k) for b in (q, k))
+>>> bool(np.isclose(-np.log(own / (own + negatives)).mean(), pnce.joint_info_nce(x, y, temperature=0.2)))
+True
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Losses of labelled embeddings, and of triples."""
+"""Losses of labelled embeddings, and of triples.
+
+`supcon`, the plain formula, for rows that all have a positive:
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> z, labels = np.random.default_rng(0).standard_normal((6, 4)), np.asarray([0, 0, 0, 1, 1, 1])
+>>> unit, others = z / np.linalg.norm(z, axis=1, keepdims=True), 1 - np.eye(6)
+>>> scores, same = unit @ unit.T / 0.2, (labels[:, None] == labels[None, :]) * others
+>>> log_p = scores - np.log((np.exp(scores) * others).sum(axis=1, keepdims=True))
+>>> loss = -((log_p * same).sum(axis=1) / same.sum(axis=1)).mean()
+>>> bool(np.isclose(loss, pnce.supcon(z, labels, temperature=0.2)))
+True
+"""
 
 from __future__ import annotations
 

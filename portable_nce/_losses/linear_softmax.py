@@ -1,4 +1,16 @@
-"""Cross-entropy of a linear layer over a vocabulary."""
+"""Cross-entropy of a linear layer over a vocabulary.
+
+The plain formula, whose N × V logits are never held here:
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> rng = np.random.default_rng(0)
+>>> x, weight, targets = rng.standard_normal((6, 4)), rng.standard_normal((9, 4)), np.arange(6)
+>>> logits = x @ weight.T
+>>> p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+>>> bool(np.isclose(-np.log(p[np.arange(6), targets]).mean(), pnce.density.linear_softmax(x, weight, targets)))
+True
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""Losses with a memory without gradient: queues of keys, support sets of neighbours."""
+"""Losses with a memory without gradient: queues of keys, support sets of neighbours.
+
+`moco`, the plain formula: the key of the query against the queue alone.
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> x, y, queue = np.random.default_rng(0).standard_normal((3, 6, 4))
+>>> q, k, m = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y, queue))
+>>> own, others = np.exp((q * k).sum(axis=1) / 0.2), np.exp(q @ m.T / 0.2).sum(axis=1)
+>>> bool(np.isclose(-np.log(own / (own + others)).mean(), pnce.moco(x, y, queue, temperature=0.2)))
+True
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Losses of nested embeddings, whose prefixes are embeddings too."""
+"""Losses of nested embeddings, whose prefixes are embeddings too.
+
+`matryoshka`, the plain formula: the sum of a loss over prefixes of the features.
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> x, y = np.random.default_rng(0).standard_normal((2, 6, 4))
+>>> loss = sum(pnce.info_nce(x[:, :d], y[:, :d]) for d in (4, 2))
+>>> bool(np.isclose(loss, pnce.matryoshka(pnce.info_nce, (4, 2))(x, y)))
+True
+"""
 
 from __future__ import annotations
 

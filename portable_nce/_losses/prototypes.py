@@ -1,4 +1,17 @@
-"""ProtoNCE, and the concentrations of its clusters."""
+"""ProtoNCE, and the concentrations of its clusters.
+
+`proto_nce` of one clustering, the plain formula: each prototype has a temperature of its own.
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> rng = np.random.default_rng(0)
+>>> x, c, assigned, phi = rng.standard_normal((6, 4)), rng.standard_normal((3, 4)), np.arange(6) % 3, [0.1, 0.2, 0.3]
+>>> v, unit = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, c))
+>>> e = np.exp(v @ unit.T / phi)
+>>> p = e[np.arange(6), assigned] / e.sum(axis=1)
+>>> bool(np.isclose(-np.log(p).mean(), pnce.proto_nce(x, c, assigned, np.asarray(phi))))
+True
+"""
 
 from __future__ import annotations
 

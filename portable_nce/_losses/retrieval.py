@@ -1,4 +1,16 @@
-"""Two-tower retrieval loss with in-batch candidates and the logQ correction."""
+"""Two-tower retrieval loss with in-batch candidates and the logQ correction.
+
+`two_tower`, the plain formula: frequent candidates are too often negatives, so that log q is subtracted.
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> x, y = np.random.default_rng(0).standard_normal((2, 6, 4))
+>>> log_q = np.log(np.asarray([0.1, 0.2, 0.3, 0.1, 0.2, 0.1]))
+>>> scores = x @ y.T - log_q
+>>> p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+>>> bool(np.isclose(-np.log(p.diagonal()).mean(), pnce.two_tower(x, y, log_q=log_q)))
+True
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""Losses of views: every view is contrasted with all views of the other samples."""
+"""Losses of views: every view is contrasted with all views of the other samples.
+
+`nt_xent`, the plain formula: row i and row i + N are the views of a sample.
+
+>>> import numpy as np
+>>> import portable_nce as pnce
+>>> z = np.random.default_rng(0).standard_normal((6, 4))
+>>> unit = z / np.linalg.norm(z, axis=1, keepdims=True)
+>>> e = np.exp(unit @ unit.T / 0.2) * (1 - np.eye(6))
+>>> p = np.roll(e, -3, axis=1).diagonal() / e.sum(axis=1)
+>>> bool(np.isclose(-np.log(p).mean(), pnce.nt_xent(z[:3], z[3:], temperature=0.2)))
+True
+"""
 
 from __future__ import annotations
 
