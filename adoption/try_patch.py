@@ -4,7 +4,8 @@
 after ``optax.patch``. It records the numbers in adoption/record.json, and writes them into adoption/README.md.
 ``--source FOLDER`` clones from a folder, ``--work FOLDER`` keeps the patched sources. Needs git, Linux, pytest,
 array-api-compat and the requirements of the library (``optax``: jax, absl-py, numpy;
-``pytorch-metric-learning``: torch, numpy, scikit-learn, tqdm).
+``pytorch-metric-learning``: torch, numpy, scikit-learn, tqdm; ``lightly-ntxent``, ``lightly-dcl``: those of
+lightly, pytest-mock; ``cebra``: those of CEBRA).
 
 The tests that fail after the patch must have failed before it.
 """
@@ -89,6 +90,31 @@ EXAMPLES: Final = {
         rows=(512, 2048),
         settings={},
     ),
+    **{
+        f"lightly-{name}": Example(
+            address="https://github.com/lightly-ai/lightly",
+            revision="v1.5.26",
+            loss=loss,
+            library="torch",
+            package="lightly",
+            files=("lightly", f"tests/loss/{test}.py"),  # without conftest.py, which needs lightly's server
+            tests=(f"tests/loss/{test}.py",),
+            rows=(1024, 4096),
+            settings={},
+        )
+        for name, loss, test in (("ntxent", "NTXentLoss", "test_ntx_ent_loss"), ("dcl", "DCLLoss", "test_dcl_loss"))
+    },
+    "cebra": Example(
+        address="https://github.com/AdaptiveMotorControlLab/CEBRA",
+        revision="v0.6.1",
+        loss="InfoNCE",
+        library="torch",
+        package="cebra",
+        files=("cebra", "tests/test_criterions.py"),
+        tests=("tests/test_criterions.py",),
+        rows=(1024, 4096),
+        settings={},
+    ),
 }
 
 
@@ -135,7 +161,8 @@ def outcome(name: str, tree: Path) -> dict[str, Any]:
     report = tree / "report.xml"
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *example.tests)
     subprocess.run(command, cwd=tree, env=env, capture_output=True, check=False)  # noqa: S603
-    cases = list(ET.parse(report).iterfind(".//testcase"))  # noqa: S314  (pytest wrote it a moment ago)
+    every = ET.parse(report).iterfind(".//testcase")  # noqa: S314  (pytest wrote it a moment ago)
+    cases = [case for case in every if case.find("skipped") is None]  # such as tests that need a GPU
     failed = [f"{case.get('classname')}.{case.get('name')}" for case in cases if list(case.iterfind("failure"))]
     if not cases or list(ET.parse(report).iterfind(".//error")):  # noqa: S314
         sys.exit(f"{name}: the tests cannot run; see {report}")
@@ -154,7 +181,7 @@ def outcome(name: str, tree: Path) -> dict[str, Any]:
 
 def measure(name: str, rows: int) -> None:
     """Print processor time in ms, peak memory in MiB above the memory before, and the loss, of a call with gradient."""
-    step = {"optax": ntxent, "pytorch-metric-learning": supcon}[name]
+    step = STEPS[name]
     step(64)()  # one-time loading
     call = step(rows)
     if name == "optax":
@@ -205,6 +232,62 @@ def ntxent(rows: int) -> Callable[[], float]:
     return lambda: float(jax.block_until_ready(differentiated(embeddings))[0])
 
 
+def of_views(name: str) -> Callable[[int], Callable[[], float]]:
+    """Return what makes calls of a loss of lightly with its gradients; half of the rows are views of the others."""
+
+    def step(rows: int) -> Callable[[], float]:
+        import torch
+        from lightly import loss as losses  # pyright: ignore[reportMissingImports]  (in an environment of its own)
+
+        torch.set_num_threads(1)
+        draw = torch.Generator().manual_seed(0)
+        views = [torch.randn(rows // 2, WIDTH, generator=draw, requires_grad=True) for _ in range(2)]
+        loss = getattr(losses, name)(temperature=0.1)
+
+        def call() -> float:
+            for view in views:
+                view.grad = None
+            value = loss(*views)
+            value.backward()
+            return float(value)
+
+        return call
+
+    return step
+
+
+def cebra(rows: int) -> Callable[[], float]:
+    """Return a call of CEBRA's InfoNCE with its gradients, of as many queries, positives and negatives."""
+    import torch
+    from cebra.models.criterions import InfoNCE  # pyright: ignore[reportMissingImports]  (in an environment of its own)
+
+    torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(0)
+    arrays = [torch.nn.functional.normalize(torch.randn(rows, WIDTH, generator=draw), dim=1) for _ in range(3)]
+    for array in arrays:
+        array.requires_grad_()
+    loss = InfoNCE(temperature=0.1)
+
+    def call() -> float:
+        for array in arrays:
+            array.grad = None
+        value = loss(*arrays)[0]
+        value.backward()
+        return float(value)
+
+    return call
+
+
+STEPS: Final = {
+    "optax": ntxent,
+    "pytorch-metric-learning": supcon,
+    "lightly-ntxent": of_views("NTXentLoss"),
+    "lightly-dcl": of_views("DCLLoss"),
+    "cebra": cebra,
+}
+"""What makes the measured call of each example, for a number of rows."""
+
+
 # The page
 
 
@@ -220,7 +303,7 @@ def table(record: Mapping[str, Any]) -> str:
         found = record[name]
         before, after, lines_of = found["before"], found["after"], found["lines"]
         failed = f"{len(after['failed'])} fail, as before" if after["failed"] else "all pass"
-        head = f"[{name}]({example.address}), `{example.loss}`"
+        head = f"[{example.address.rpartition('/')[2]}]({example.address}), `{example.loss}`"
         head += f" | [+{lines_of['+']} −{lines_of['-']}](../adoption/{name}.patch) | {after['tests']}: {failed}"
         for rows in before["ms"]:
             cells = (of[kind][rows] for kind in ("ms", "MiB") for of in (before, after))

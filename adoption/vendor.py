@@ -255,10 +255,14 @@ def summary(target: Path, libraries: Sequence[str], *, partial: bool) -> str:
     ]
     rows += [(f"{NAME} with all losses", files_of(libraries))] * partial
     lines = [f"{'in ' + str(target):40} files  lines    KiB"]
+    counts = []
     for name, files in rows:
         texts = [text_of(source) for path, source in files.items() if path.endswith(".py")]
         size = sum(len(text.encode()) for text in texts) / 1024
-        lines.append(f"{name:40} {len(texts):5} {sum(text.count(chr(10)) for text in texts):6} {size:6.0f}")
+        counts.append(sum(text.count("\n") for text in texts))
+        lines.append(f"{name:40} {len(texts):5} {counts[-1]:6} {size:6.0f}")
+    if partial:
+        lines.append(f"The copy has {counts[0] / counts[-1]:.0%} of the lines of {NAME}.")
     return "\n".join(lines)
 
 

@@ -26,8 +26,8 @@ from sphinx.util.docutils import SphinxRole
 
 PACKAGE = "portable_nce"
 ROOMS = (
-    *("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing"),
-    *("modules.torch", "modules.jax"),
+    *("from_scores", "bounds", "density", "diagnostics", "estimation", "similarities", "pairings", "objectives"),
+    *("testing", "modules.torch", "modules.jax"),
 )
 """The public modules."""
 

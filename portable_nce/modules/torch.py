@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
@@ -32,7 +32,7 @@ from .._core.protocol import Array
 from .._core.ranks import Ranks
 from .._core.registry import adapter_of
 from .._core.trees import leaves, mapped
-from .._core.types import BlockSize, FlatForm, MultiPositive, Precision, ReductionName
+from .._core.types import BlockSize, FlatForm, MultiPositive, Parameters, Precision, ReductionName, Result
 from .._losses.in_batch import at_most
 from .._losses.queue import Queue
 from ..pairings import Pairing, Tile, diagonal, labels
@@ -909,6 +909,17 @@ class MemoryQueue(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
+def _explained_if_eager(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate as `explained_method`, but compile the method itself: an effect under `try` makes a graph per size."""
+    explained = explained_method()(method)
+
+    @wraps(method)
+    def call(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        return (method if torch.compiler.is_compiling() else explained)(*args, **options)
+
+    return call
+
+
 class MoCo(Loss):
     """MoCo loss, `portable_nce.moco`, with its queue, which collects the keys of each batch in training mode.
 
@@ -951,6 +962,7 @@ class MoCo(Loss):
         super().__init__(moco, learnable=learnable, max_scale=max_scale, temperature=temperature, **options)
         self.queue = MemoryQueue(size, width)
 
+    @_explained_if_eager
     def forward(self, query: Tensor, key: Tensor, /, **options: Any) -> Tensor:
         """Return the loss against the current queue; in training mode, then append the keys.
 

@@ -20,7 +20,7 @@ import torch
 
 import portable_nce
 from portable_nce._core.calls import KINDS
-from portable_nce.modules.torch import CLIP, InfoNCE, Loss, MemoryQueue, NTXent, SupCon
+from portable_nce.modules.torch import CLIP, InfoNCE, Loss, MemoryQueue, MoCo, NTXent, SupCon
 from portable_nce.testing import run_ranks
 from portable_nce.testing.cases import LOSSES, example
 
@@ -126,6 +126,7 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
         lambda: SupCon()(TENSOR, torch.asarray(LABELS), None),
         "SupCon: expected embeddings, labels, got 3 positional arguments",
     ),
+    "no keys for a module": (lambda: MoCo(8, 4)(TENSOR), "MoCo: expected query, key, got too few: .*'key'"),
     "rows for a queue": (lambda: MemoryQueue(8, 4)(TENSOR), r"MemoryQueue: .* got 1 .*; push\(rows\) appends rows"),
     "no queue": (lambda: pnce.moco(X, Y), "moco: expected query, key, queue, got too few: .*'queue'"),
     "no scale": (lambda: pnce.siglip(X, Y), "siglip: expected the option 'logit_scale', got none; pass logit_scale="),
