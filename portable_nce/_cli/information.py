@@ -47,11 +47,14 @@ def information(options: Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise Refused(str(error)) from error
     where = sys.stderr if options.json else sys.stdout
+    # The report given numbers begins with the sentence.
+    text = result.report()
+    if isinstance(result, MutualInformation):
+        text = f"{result.sentence()}\n\n{text}"
+    print(json.dumps(_plain(result)) if options.json else f"{result}\n{text}")
     if isinstance(result, ConditionalInformation):
-        print(json.dumps(result.to_dict()) if options.json else result)
         print("no picture: there is none given numbers", file=where)
         return 0
-    print(json.dumps(_plain(result)) if options.json else f"{result}\n{result.sentence()}\n\n{result.report()}")
     if find_spec("matplotlib") is None:
         print("no picture: Matplotlib is not installed", file=where)
         return 0
@@ -63,7 +66,7 @@ def information(options: Namespace) -> int:
     return 0
 
 
-def _plain(result: MutualInformation) -> dict[str, Any]:
+def _plain(result: MutualInformation | ConditionalInformation) -> dict[str, Any]:
     """Fields of a result with its texts; numbers that a flag rules out are null."""
     return {**result.to_dict(), "sentence": result.sentence(), "report": result.report()}
 
