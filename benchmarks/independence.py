@@ -370,14 +370,14 @@ def runs(levels_of: int, powers_of: int) -> Iterator[tuple[str, str, int, Callab
             return beside_others(x, y, k, rng)
 
         yield "powers", f"{relation.__name__.replace('_', ' ')}, {WEAK} pairs", powers_of, weak
-    for place, relation in enumerate(GIVEN_Z):
+    for place, with_z in enumerate(GIVEN_Z):
 
-        def given(k: int, relation: Any = relation, place: int = place) -> Any:
+        def given(k: int, with_z: Any = with_z, place: int = place) -> Any:
             rng = np.random.default_rng([k, place, 34])
-            x, y, z = relation(rng)
+            x, y, z = with_z(rng)
             return {OWN: tested(x, y, k, {"given": z}), PARTIAL: partial_correlation(x, y, z, rng)}
 
-        yield "given", relation.__name__.replace("_", " "), powers_of, given
+        yield "given", with_z.__name__.replace("_", " "), powers_of, given
 
 
 def run(record: Record, levels_of: int, powers_of: int, only: str, save: Callable[[Record], None]) -> Record:

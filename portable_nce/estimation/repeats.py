@@ -37,7 +37,7 @@ def row_keys(z: Array) -> list[Hashable]:
 def has_codes(z: Array) -> bool:
     """Whether rows have more values than categories get indicators, and few enough to repeat."""
     number = len({*row_keys(z)})
-    return MOST_INDICATORS < number <= z.shape[0] // 2
+    return MOST_INDICATORS < number <= int(z.shape[0]) // 2
 
 
 class EqualRows(NamedTuple):

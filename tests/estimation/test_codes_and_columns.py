@@ -78,4 +78,5 @@ def test_kernels_are_tried_for_more_pairs_of_codes() -> None:
     x, y, _ = permuted_codes(60, 3000, 0.15)
     assert sample_of(x, y, None, None, None).takes_kernels
     assert not sample_of(x % 10, y % 10, None, None, None).takes_kernels
-    assert not sample_of(*np.random.default_rng(0).normal(size=(2, 3000)), None, None, None).takes_kernels
+    u, v = np.random.default_rng(0).normal(size=(2, 3000))
+    assert not sample_of(u, v, None, None, None).takes_kernels
