@@ -21,7 +21,7 @@ from known_information import Numbers, kraskov, problems
 
 import portable_nce as pnce
 
-__all__ = ["RECORD", "levels", "powers"]
+__all__ = ["RECORD", "given_numbers", "levels", "powers"]
 
 RECORD: Final = Path(__file__).parents[1] / "docs" / "independence.json"
 LEVEL, PAIRS, PERMUTATIONS = 0.05, 60, 199
@@ -41,7 +41,10 @@ METHOD: Final = "four statistics of all pairs"
 """What distinguishes the test from that of earlier records."""
 WEAK: Final = 100
 """Pairs of the weak relations."""
+GIVEN: Final = 200
+"""Rows of the relations given a third number."""
 Record = dict[str, Any]
+Given = tuple[Numbers, Numbers, Numbers]
 Sample = tuple[Numbers, Numbers, dict[str, Any]]
 
 
@@ -227,6 +230,49 @@ def wide(rng: np.random.Generator) -> tuple[Numbers, Numbers]:
     return x, y
 
 
+def given_line(rng: np.random.Generator) -> Given:
+    """Lines of z, and a correlation of 0.3 of the rest."""
+    z, x, noise = rng.normal(size=(3, GIVEN))
+    return z + x, z + 0.3 * x + math.sqrt(1.0 - 0.3**2) * noise, z
+
+
+def given_wave(rng: np.random.Generator) -> Given:
+    """Waves of z, and a correlation of 0.3 of the rest."""
+    z = rng.uniform(0.0, 6.0, size=GIVEN)
+    x, noise = rng.normal(size=(2, GIVEN))
+    wave = np.sin(2.0 * z)
+    return wave + 0.5 * x, wave + 0.5 * (0.3 * x + math.sqrt(1.0 - 0.3**2) * noise), z
+
+
+def given_parabola(rng: np.random.Generator) -> Given:
+    """Lines of z, and a parabola of the rest."""
+    z, x, noise = rng.normal(size=(3, GIVEN))
+    return z + x, z + 0.5 * x**2 + noise, z
+
+
+def given_sign(rng: np.random.Generator) -> Given:
+    """A correlation of 0.6 whose sign is that of z."""
+    z, x, noise = rng.normal(size=(3, GIVEN))
+    return x, 0.6 * np.sign(z) * x + 0.8 * noise, z
+
+
+def given_nothing(rng: np.random.Generator) -> Given:
+    """Waves of z, and independent noise: nothing is to be found."""
+    z = rng.uniform(0.0, 6.0, size=GIVEN)
+    x, y = np.sin(2.0 * z) + 0.5 * rng.normal(size=(2, GIVEN))
+    return x, y, z
+
+
+GIVEN_Z: Final = (given_line, given_wave, given_parabola, given_sign, given_nothing)
+
+
+def partial_correlation(x: Numbers, y: Numbers, z: Numbers, rng: np.random.Generator) -> float:
+    """Correlation of the residuals of lines in z, by permutations."""
+    lines = np.stack([np.ones_like(z), z], axis=1)
+    left, right = (v - lines @ np.linalg.lstsq(lines, v, rcond=None)[0] for v in (x, y))
+    return permuted(lambda order: abs(float(left @ right[order])), len(z), rng)
+
+
 WEAKLY: Final = (linear, quadratic, scale, one_of_many, noisy_circle, checkerboard, two_signs, wide)
 
 
@@ -275,7 +321,7 @@ def neighbours(x: Numbers, y: Numbers, rng: np.random.Generator) -> float:
 
 
 OTHERS: Final = {"distance correlation": distance_correlation, "HSIC": hsic, "neighbours": neighbours}
-OWN: Final = "portable_nce"
+OWN, PARTIAL = "portable_nce", "partial correlation"
 
 
 # The runs
@@ -324,6 +370,14 @@ def runs(levels_of: int, powers_of: int) -> Iterator[tuple[str, str, int, Callab
             return beside_others(x, y, k, rng)
 
         yield "powers", f"{relation.__name__.replace('_', ' ')}, {WEAK} pairs", powers_of, weak
+    for place, with_z in enumerate(GIVEN_Z):
+
+        def given(k: int, with_z: Any = with_z, place: int = place) -> Any:
+            rng = np.random.default_rng([k, place, 34])
+            x, y, z = with_z(rng)
+            return {OWN: tested(x, y, k, {"given": z}), PARTIAL: partial_correlation(x, y, z, rng)}
+
+        yield "given", with_z.__name__.replace("_", " "), powers_of, given
 
 
 def run(record: Record, levels_of: int, powers_of: int, only: str, save: Callable[[Record], None]) -> Record:
@@ -365,6 +419,18 @@ def powers(record: Record) -> str:
     for name, found in record["powers"].items():
         hits = [sum(p[each] is not None and p[each] <= LEVEL for p in found) for each in names]
         lines.append(f"| {name} | {len(found)} | " + " | ".join(f"{100 * k / len(found):.0f} %" for k in hits) + " |")
+    return "\n".join(lines)
+
+
+def given_numbers(record: Record) -> str:
+    """Rejections given a third number, one line per relation."""
+    lines = [f"| {GIVEN} rows, given z | runs | {OWN} | {PARTIAL} |", "|---|---:|---:|---:|"]
+    for relation in GIVEN_Z:
+        found = record.get("given", {}).get(relation.__name__.replace("_", " "), [])
+        if found:
+            said = (relation.__doc__ or "").rstrip(".").replace(": nothing is to be found", "")
+            shares = [100 * sum(p[n] is not None and p[n] <= LEVEL for p in found) / len(found) for n in (OWN, PARTIAL)]
+            lines.append(f"| {said} | {len(found)} | " + " | ".join(f"{share:.0f} %" for share in shares) + " |")
     return "\n".join(lines)
 
 

@@ -353,6 +353,10 @@ def independence_tests() -> str:
 
 {independence.powers(record)}
 
+Given a third number, next to a partial correlation (residuals of lines in z):
+
+{independence.given_numbers(record)}
+
 The probabilities are in [independence.json](independence.json).
 """
 

@@ -343,13 +343,26 @@ def limited(low: float, high: float) -> Callable[[Numbers], Numbers]:
     return lambda x: np.clip(x, low, high)
 
 
-def permuted_codes(count: int) -> Draw:
-    """One of some codes, and the code that a fixed permutation gives it."""
+def permuted_codes(count: int, share: float = 0.0) -> Draw:
+    """One of some codes, and the code that a fixed permutation gives it, but for a share, which have any other."""
     other = np.random.default_rng(0).permutation(count)
 
     def draw(rng: np.random.Generator, pairs: int) -> tuple[Numbers, Numbers]:
         x = rng.integers(count, size=(pairs, 1))
-        return x.astype(np.float64), other[x].astype(np.float64)
+        moved = np.where(rng.uniform(size=(pairs, 1)) < share, rng.integers(1, count, size=(pairs, 1)), 0)
+        return x.astype(np.float64), ((other[x] + moved) % count).astype(np.float64)
+
+    return draw
+
+
+def some_pairs(left: int, right: int, correlations: tuple[float, ...]) -> Draw:
+    """Normal columns; the first of y are correlated with the first of x."""
+
+    def draw(rng: np.random.Generator, pairs: int) -> tuple[Numbers, Numbers]:
+        x, y = rng.normal(size=(pairs, left)), rng.normal(size=(pairs, right))
+        for k, rho in enumerate(correlations):
+            y[:, k] = rho * x[:, k] + math.sqrt(1.0 - rho * rho) * y[:, k]
+        return x, y
 
     return draw
 
@@ -422,6 +435,7 @@ EXCEPTIONS: Final = "rare exceptions"
 ANGLES: Final = "angles as numbers", "angles as cosine and sine"
 NONE, SMOOTH, WIGGLY, EDGES = "independent", "1 × 1 smooth", "1 × 1 wiggly", "1 × 1 edges"
 ZEROS, ROUNDED, CENSORED, CODES = "shared zeros", "rounded", "limits of detection", "codes"
+WIDE: Final = "few pairs of many columns"
 TABLES, PRODUCTS, SEVERAL, THIN, PICTURES = "tables", "interactions", "several columns", "thin", "pictures"
 
 
@@ -455,6 +469,28 @@ def with_atoms() -> tuple[Problem, ...]:
         in_cells("both ends at limits, 2 nats", CENSORED, 2.0, limited(-1.0, 1.0), limited(-half, 1.5)),
         in_cells("limits, independent", CENSORED, 0.0, limited(0.0, 9.0), limited(-1.0, 1.0)),
         Problem("60 codes permuted", CODES, permuted_codes(60), 600, known(math.log(60.0))),
+    )
+
+
+@cache
+def many_columns_and_codes() -> tuple[Problem, ...]:
+    """Few relations among many columns, and codes without an order."""
+
+    def columns(name: str, left: int, right: int, *correlations: float) -> Problem:
+        nats = -0.5 * math.fsum(math.log1p(-rho * rho) for rho in correlations)
+        return Problem(name, WIDE, some_pairs(left, right, correlations), 300, known(nats))
+
+    def codes(count: int, share: float, pairs: int) -> Problem:
+        name = f"{count} codes permuted, {100 * share:.0f} % others"
+        return Problem(name, CODES, permuted_codes(count, share), pairs, lambda: table_nats(excepted(count, share)))
+
+    return (
+        columns("one pair of 60 × 100", 60, 100, 0.95),
+        columns("three pairs of 50 × 50", 50, 50, 0.7, 0.7, 0.7),
+        columns("independent, 60 × 100", 60, 100),
+        codes(60, 0.15, 600),
+        codes(30, 0.3, 300),
+        codes(100, 0.15, 1000),
     )
 
 
@@ -518,7 +554,12 @@ def problems() -> tuple[Problem, ...]:
         exceptions("bits, 5 % exceptions of 100", 2, 0.05, 100),
         p("ring, 2 % exceptions", EXCEPTIONS, excepted_ring(0.02, 0.1), 150, lambda: excepted_ring_nats(0.02, 0.1)),
     )
-    return (*developed, *(replace(problem, held_out=True) for problem in kept), *with_atoms())
+    return (
+        *developed,
+        *(replace(problem, held_out=True) for problem in kept),
+        *with_atoms(),
+        *many_columns_and_codes(),
+    )
 
 
 # Rows that are not independent

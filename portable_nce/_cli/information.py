@@ -88,7 +88,9 @@ def _text(
         in_bits = options.units == "bits"
         shown = f"in bits\n{table({names: result}, units='bits')}" if in_bits else str(result)
         report = partial(result.report, units=options.units)
-    parts = [shown, result.sentence()]
+    # The report given numbers begins with the sentence.
+    begun = options.report and isinstance(result, ConditionalInformation)
+    parts = [shown] if begun else [shown, result.sentence()]
     if tested is not None:
         parts.append(tested.sentence())
     return "\n".join([*parts, "", report()] if options.report else parts)

@@ -298,7 +298,8 @@ def canonical_of_pairs(x: Array, y: Array) -> list[Canonical]:
     result = []
     for size in sizes:
         chosen = [indices(of_side[:size], x) for of_side in columns]
-        found = canonical(*(xp.take(z, some, axis=1) for z, some in zip((x, y), chosen, strict=True)), (0.0,))[0]
+        left, right = (xp.take(z, some, axis=1) for z, some in zip((x, y), chosen, strict=True))
+        found = canonical(left, right, (0.0,))[0]
         picked = [
             xp.astype(numbers[:, None] == xp.astype(some, numbers.dtype)[None, :], x.dtype)
             for numbers, some in zip((rows, places), chosen, strict=True)

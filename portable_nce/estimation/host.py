@@ -19,6 +19,7 @@ __all__ = [
     "MOST_INDICATORS",
     "array_of",
     "columns_of",
+    "has_numbered_categories",
     "labels_of",
     "library_name",
     "numpy_of",
@@ -93,6 +94,20 @@ def labels_of(values: Any) -> list[Any]:
     except ImportError:
         return list(values.tolist()) if hasattr(values, "tolist") else list(values)
     return list(np.atleast_1d(np.asarray(_plain(values))).tolist())
+
+
+def has_numbered_categories(values: Any) -> bool:
+    """Whether a column of integers or names has more values than get an indicator each."""
+    values = getattr(values, "to_numpy", lambda: values)()
+    try:
+        import numpy as np  # noqa: PLC0415  (optional)
+    except ImportError:
+        return False
+    x = np.asarray(_plain(values))
+    if x.dtype.kind == "f" or (x.dtype.kind in "iu" and x.ndim > 1):
+        return False
+    columns = x.reshape(len(x), -1)
+    return any(len({*columns[:, k].tolist()}) > MOST_INDICATORS for k in range(columns.shape[1]))
 
 
 def columns_of(values: Any) -> int:

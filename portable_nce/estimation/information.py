@@ -14,7 +14,7 @@ from .._core.types import AnyArray
 from .categories import category_labels
 from .critics import JOINT, OUTPUTS, SEPARABLE, own
 from .display import progress_bar
-from .host import columns_of, library_name, on_host, one_thread
+from .host import columns_of, has_numbered_categories, library_name, on_host, one_thread
 from .independence import LEAST_BLOCKS, LEAST_CLUSTERS, IndependenceTest, tested, tested_given
 from .models import Fitter
 from .options import Samples, with_options_explained
@@ -399,6 +399,8 @@ def _estimated(
         with progress_bar(study.trainings(splits) if progress else 0) as bar:
             found = study.run(splits, bar.update)
         flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
+    if not fitter.kernels and name != "own" and any(map(has_numbered_categories, (x, y))):
+        flags = (*flags, "many categories")
     kinds = Counter(" with ".join(names) for names in found.names)
     used = " and ".join(f"{kind} in {count}" for kind, count in kinds.items()) + f" of {len(found.names)} reports"
     settings = Settings(

@@ -10,11 +10,14 @@ from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .features import CriticInputs, Pairs, products
 from .host import written
+from .repeats import has_codes
 
 __all__ = ["Kernels", "fitted_kernels"]
 
 WIDTHS = (0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 """Deviations of the kernels, of coordinates with a deviation of 1."""
+SAME = 0.005
+"""Deviation of kernels of equal values, also tried where values repeat: codes next to each other are not alike."""
 PRIOR = 0.02
 """Pairs at a ratio of 1 that are added to the pairs around a place."""
 ITERATIONS = 300
@@ -104,10 +107,15 @@ def _ratio(both: Array, left: Array, right: Array, count: int) -> Array:
     return both
 
 
-def _ratios(x: Array, y: Array) -> list[Array]:
+def _widths(z: Array) -> tuple[float, ...]:
+    """Widths to try for the rows of one array."""
+    return (SAME, *WIDTHS) if has_codes(z) else WIDTHS
+
+
+def _ratios(x: Array, y: Array, widths: Sequence[Sequence[float]]) -> list[Array]:
     """Ratios at some training pairs, for each width of x and each of y, from their squared distances to all."""
     xp, count = namespace_of(x), x.shape[1]
-    masses = [[_masses(squares, width) for width in WIDTHS] for squares in (x, y)]
+    masses = [[_masses(squares, width) for width in some] for squares, some in zip((x, y), widths, strict=True)]
     sums = [[xp.sum(mass, axis=1) for mass in of_side] for of_side in masses]
     spare = xp.empty_like(x)
     return [
@@ -132,9 +140,10 @@ def fitted_kernels(train: Pairs, columns: Sequence[int]) -> Kernels:
         views = _view(centres.x, k), _view(centres.y, k)
         # A pair that is infinitely far from itself has no kernel at its own place.
         of_x, of_y = (xp.where(own, xp.full_like(z[:1, :1], math.inf), _squares(z, z)) for z in views)
-        parts = [_ratios(of_x[a : a + size, :], of_y[a : a + size, :]) for a in range(0, count, size)]
+        widths = [_widths(z) for z in views]
+        parts = [_ratios(of_x[a : a + size, :], of_y[a : a + size, :], widths) for a in range(0, count, size)]
         ratios += [xp.concat(each, axis=0) for each in zip(*parts, strict=True)]
-        kinds += [(space, left, right) for left in WIDTHS for right in WIDTHS]
+        kinds += [(space, left, right) for left in widths[0] for right in widths[1]]
     table = xp.stack([xp.ones_like(ratios[0]), *ratios], axis=1)
     shares, joint = xp.full_like(table[0, :], 1.0 / table.shape[1]), xp.empty_like(table)
     for _ in range(ITERATIONS):

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from .._core.protocol import Array
 from .folds import by_label
+from .host import MOST_INDICATORS
 
-__all__ = ["EqualRows", "equal_rows", "row_keys"]
+__all__ = ["EqualRows", "equal_rows", "has_codes", "row_keys"]
 
 CHANCE = 1e-3
 """Largest probability of what draws, or copies, would hardly show."""
@@ -31,6 +32,12 @@ def row_keys(z: Array) -> list[Hashable]:
     """Key of each row: its bytes if the library gives them, which take less memory than Python's numbers."""
     z = z + 0.0  # no negative zeros
     return [z[i, :].tobytes() if hasattr(z, "tobytes") else tuple(z[i, :].tolist()) for i in range(z.shape[0])]
+
+
+def has_codes(z: Array) -> bool:
+    """Whether rows have more values than categories get indicators, and few enough to repeat."""
+    number = len({*row_keys(z)})
+    return MOST_INDICATORS < number <= int(z.shape[0]) // 2
 
 
 class EqualRows(NamedTuple):

@@ -20,6 +20,7 @@ FLAGS = {
     "null above zero": "y shifted along x seems to know x: pass groups= or order=",
     "near copies": "rows seem to be noisy copies of others: pass groups=, labels of originals, or range(N) for draws",
     "repeated rows": "equal rows were counted once: leave copies out, or pass groups=range(N) if they are draws",
+    "many categories": "each of more than 20 categories may mean anything: pass floats if they have an order, or merge",
     "at the ceiling": "more pairs would show more: read `lower` alone",
     "nothing found": "the bound is within two errors of 0: little dependence, or one that these critics do not find",
     "still growing": "half of the pairs show much less: read `lower` alone",

@@ -14,7 +14,7 @@ from .dependence import correlation_time, has_near_copies, is_serial
 from .features import indices
 from .folds import MANY, Clusters, blocks, by_label
 from .host import on_host
-from .repeats import equal_rows
+from .repeats import equal_rows, has_codes
 
 __all__ = ["Sample", "sample_of"]
 
@@ -28,6 +28,8 @@ LEASTS = {
 """Fewest clusters by the argument that makes them."""
 FEW_PAIRS = 2000
 """Pairs up to which four divisions and kernels, whose time grows with the square of the rows, are fast."""
+MOST_CODED = 6000
+"""Most pairs for which kernels are tried if values repeat."""
 REPEATED = 0.02
 """Share of repeated rows that is flagged."""
 
@@ -77,8 +79,10 @@ class Sample(NamedTuple):
 
     @property
     def takes_kernels(self) -> bool:
-        """Whether kernels are tried: more pairs need them less."""
-        return self.pairs <= FEW_PAIRS
+        """Whether kernels are tried: more pairs need them less, but for codes, of which each may mean anything."""
+        if self.pairs <= FEW_PAIRS:
+            return True
+        return self.pairs <= MOST_CODED and any(has_codes(z) for z in (self.x, self.y))
 
     def rows(self, numbers: Sequence[int]) -> PairedRows:
         """Some rows."""

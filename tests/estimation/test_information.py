@@ -16,7 +16,6 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce.estimation import critics, display, features, mutual_information
-from portable_nce.estimation.features import canonical, canonical_of_pairs
 from portable_nce.estimation.host import on_host
 from portable_nce.estimation.statistics import (
     Fold,
@@ -573,29 +572,3 @@ def test_local_values_are_the_terms_of_the_bound() -> None:
     assert np.mean(whole.local) == pytest.approx(whole.bound, abs=1e-9)
     given = estimate(x, y, given=noise, steps=25)
     assert np.mean(given.local) == pytest.approx(given.with_y.bound - given.without_y.bound, abs=1e-9)
-
-
-def test_few_pairs_of_many_columns_are_found() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(300, 50)), rng.normal(size=(300, 60))
-    assert estimate(x, y).lower <= 0.0
-    for i in range(3):
-        y[:, 2 * i + 1] = 0.7 * x[:, i] + math.sqrt(0.51) * y[:, 2 * i + 1]
-    assert 0.5 < estimate(x, y).lower < -1.5 * math.log(0.51)
-
-
-def test_the_best_pairs_of_columns_are_canonical_coordinates() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(200, 16)), rng.normal(size=(200, 3))
-    y[:, 1] += x[:, 9]
-    y[:, 0] += 2.0 * x[:, 4]
-    one, two = canonical_of_pairs(x, y)  # two columns of x for each pair
-    assert one.squares == pytest.approx([np.corrcoef(x[:, 4], y[:, 0])[0, 1] ** 2])
-    assert np.flatnonzero(one.matrices[0][:, 0]).tolist() == [4]
-    assert np.flatnonzero(one.matrices[1][:, 0]).tolist() == [0]
-    alone = canonical(x[:, [4, 9]], y[:, [0, 1]], (0.0,))[0]
-    np.testing.assert_allclose(two.squares, alone.squares)
-    for z, mean, matrix in zip((x, y), two.means, two.matrices, strict=True):
-        found = (z - mean) @ matrix
-        np.testing.assert_allclose(found.T @ found / 200, np.eye(2), atol=1e-9)
-    assert canonical_of_pairs(x[:, :7], y) == []
