@@ -142,10 +142,10 @@ def numbers(root: Path) -> str:
             peak("`clip`"),
         ),
         (
-            f"`info_nce`, {SIZE}, compiled",
+            "`clip`, 32768 × 512, bfloat16",
             f"one {gpu['card']}",
-            f"torch.compile: {of_gpu(gpu, GPU_COMPILED[0])}",
-            of_gpu(gpu, GPU_COMPILED[1]),
+            f"eager PyTorch: {of_gpu(gpu, 'formula', LARGE_ON_GPU)}",
+            of_gpu(gpu, "portable_nce", LARGE_ON_GPU),
         ),
     ]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
@@ -157,7 +157,8 @@ def numbers(root: Path) -> str:
         f"of 512 and 4096 pairs of a small encoder take {times} times as long as with `cross_entropy`, on one core "
         f"([training](docs/training.md)). The largest float32 error of any loss on any library is "
         f"below {10 * math.ceil(worst_agreement(agreement) / 10)} units in the last place. "
-        f"On the GPU, {eager_gpu(gpu)} ([tables](docs/gpu.md))."
+        f"On the GPU, {eager_gpu(gpu)}; compiled `info_nce` of {SIZE} takes {of_gpu(gpu, GPU_COMPILED[1])}, the "
+        f"compiled formula {of_gpu(gpu, GPU_COMPILED[0])} ([tables](docs/gpu.md))."
     )
     return f"{table}\n{fill(notes, 120, break_long_words=False, break_on_hyphens=False)}\n"
 
@@ -212,11 +213,15 @@ def about_gpu(record: Mapping[str, Any]) -> str:
     return f"Measured on {record['date']} at commit {record['commit']}: one {machine}."
 
 
-def of_gpu(record: Mapping[str, Any], name: str) -> str:
-    """Give time and memory of InfoNCE in float32 on PyTorch."""
-    wanted = {"library": "torch", "loss": "info_nce", "rows": 8192, "width": 128, "precision": "float32", "name": name}
+LARGE_ON_GPU: Final = {"loss": "clip", "rows": 32768, "width": 512, "precision": "bfloat16"}
+
+
+def of_gpu(record: Mapping[str, Any], name: str, what: Mapping[str, Any] | None = None) -> str:
+    """Give time and memory on PyTorch; of InfoNCE in float32 by default."""
+    what = what or {"loss": "info_nce", "rows": 8192, "width": 128, "precision": "float32"}
+    wanted = {"library": "torch", "name": name, **what}
     each = next(each for each in record["results"] if wanted.items() <= each.items())
-    return f"{each['milliseconds']:.2f} ms, {each['mib']:.0f} MiB"
+    return f"{each['milliseconds']:.{2 if each['milliseconds'] < 10 else 0}f} ms, {each['mib']:.0f} MiB"  # noqa: PLR2004
 
 
 def eager_gpu(record: Mapping[str, Any]) -> str:
