@@ -38,13 +38,14 @@ _CUDA, _META = 1, 14
 
 def pretend(capability: str) -> None:
     """Replace what PyTorch, inductor and Triton ask of a card in this process."""
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415  (optional)
-    from triton.runtime.driver import driver  # noqa: PLC0415
-
+    target: Any = importlib.import_module("triton.backends.compiler").GPUTarget
+    driver: Any = importlib.import_module("triton.runtime.driver").driver
     major, minor = map(int, capability.split("."))
     count, shared = MULTIPROCESSORS[capability], 232448
     properties = types.SimpleNamespace(
         name="none",
+        uuid="0",
+        gcnArchName="",
         major=major,
         minor=minor,
         multi_processor_count=count,
@@ -52,13 +53,11 @@ def pretend(capability: str) -> None:
         warp_size=32,
         max_threads_per_multi_processor=2048,
         max_threads_per_block=1024,
-        uuid="0",
         regs_per_multiprocessor=65536,
         shared_memory_per_block=49152,
-        L2_cache_size=50 << 20,
         shared_memory_per_block_optin=shared,
         shared_memory_per_multiprocessor=shared + 1024,
-        gcnArchName="",
+        L2_cache_size=50 << 20,
         is_integrated=0,
         is_multi_gpu_board=0,
         clock_rate=1700000,
@@ -84,17 +83,19 @@ def pretend(capability: str) -> None:
     for name in ("_lazy_init", "set_device", "synchronize", "set_rng_state"):
         setattr(cuda, name, _saying(None))
     cuda.get_rng_state = lambda *_, **__: torch.zeros(16, dtype=torch.uint8)
-    cuda.device = cuda._device = _Chosen
+    for name in ("device", "_device"):
+        setattr(cuda, name, _Chosen)
     graphs: Any = importlib.import_module("torch.cuda.graphs")
-    graphs.is_current_stream_capturing = graphs._cuda_isCurrentStreamCapturing = _saying(answer=False)
-    core: Any = torch._C  # noqa: SLF001  (public nowhere)
-    core._cuda_getCurrentRawStream = core._cuda_getDevice = core._accelerator_getDeviceIndex = _saying(0)
+    for name in ("is_current_stream_capturing", "_cuda_isCurrentStreamCapturing"):
+        setattr(graphs, name, _saying(answer=False))
+    for name in ("_cuda_getCurrentRawStream", "_cuda_getDevice", "_accelerator_getDeviceIndex"):
+        setattr(torch._C, name, _saying(0))  # noqa: SLF001  (public nowhere)
     torch.accelerator.is_available = _saying(answer=False)
     torch.accelerator.current_accelerator = _saying(None)
     torch.version.cuda = torch.version.cuda or "13.0"
     _guard_devices()
     # Imported now, since inductor keeps some of these functions. The passes that are left out measure, or make tensors.
-    importlib.import_module("torch._subclasses.fake_tensor").init_gpu_context = _saying(None)
+    setattr(importlib.import_module("torch._subclasses.fake_tensor"), "init_gpu_context", _saying(None))  # noqa: B010
     inductor: Any = importlib.import_module("torch._inductor.config")
     inductor.compile_threads, inductor.joint_graph_constant_folding = 1, False
     for name, function in (("fuse_attention", "_sfdp_init"), ("joint_graph", "lazy_init"), ("pad_mm", "_pad_mm_init")):
@@ -104,7 +105,7 @@ def pretend(capability: str) -> None:
     )
     driver.set_active(
         types.SimpleNamespace(
-            get_current_target=lambda: GPUTarget("cuda", 10 * major + minor, 32),
+            get_current_target=lambda: target("cuda", 10 * major + minor, 32),
             get_current_device=_saying(0),
             get_current_stream=_saying(0),
             get_active_torch_device=lambda: torch.device("cuda", 0),
@@ -127,8 +128,7 @@ class _Chosen(contextlib.nullcontext[Any]):
 
 def _guard_devices() -> None:
     """Let operations on fake CUDA tensors choose their device: a build for processors alone has no guard of it."""
-    core: Any = torch._C  # noqa: SLF001
-    core._ensureCUDADeviceGuardSet()
+    torch._C._ensureCUDADeviceGuardSet()  # noqa: SLF001
     library = Path(torch.__file__).parent / "lib" / "libc10.so"
     guards = (ctypes.c_void_p * (_META + 1)).in_dll(ctypes.CDLL(str(library)), _REGISTRY)
     if not guards[_CUDA]:
@@ -138,7 +138,7 @@ def _guard_devices() -> None:
 _REGISTRY: Final = "_ZN3c104impl26device_guard_impl_registryE"
 
 
-class _WrittenError(Exception):
+class WrittenError(Exception):
     """The code of a step is written."""
 
 
@@ -188,7 +188,7 @@ def kernels_of(name: str, dtype: str, folder: Path | None = None) -> list[float]
         if folder is not None:
             (folder / f"{name.replace(', ', '_')}_{dtype}_{len(kernels)}.py").write_text(text, encoding="utf-8")
         kernels.extend(_traffic(graph, text))
-        raise _WrittenError
+        raise WrittenError
 
     for step, arguments in steps_of(name, dtype):
         torch._dynamo.reset()  # noqa: SLF001  (public nowhere)
@@ -221,9 +221,8 @@ def _traffic(graph: Any, code: str) -> Iterator[float]:
     entries = {x: _entries(graph, x) for _, given in calls for x in re.findall(r"\w+", given)}
     scores = max(_entries(graph, out) for out in re.findall(r"extern_kernels\.\w+\([^\n]*out=(\w+)\)", code))
     for kernel, given in calls:
-        parameters = re.search(rf"def {kernel}\(([^)]*)\)", sources[kernel])
-        assert parameters is not None
-        names = [x.split(":")[0].strip() for x in parameters[1].split(",")]
+        (parameters,) = re.findall(rf"def {kernel}\(([^)]*)\)", sources[kernel])
+        names = [x.split(":")[0].strip() for x in parameters.split(",")]
         moved = 0
         for parameter, argument in zip(names, given.split(", "), strict=False):
             if entries.get(argument, 0) >= scores:

@@ -1,10 +1,14 @@
-"""Time, memory and launches of losses on the GPU of this machine, within five minutes.
+"""What a GPU does with the losses: whether they are right on it, and their time, memory and launches.
 
-Value and gradients of portable_nce and of the usual formula, eager and compiled, on PyTorch, JAX and CuPy; on PyTorch
-also of packages made for GPUs (inf_cl, cut_cross_entropy, liger_kernel), where they are installed. Times are medians by
-events of the device, memory is the peak above inputs and gradients. Libraries and measurements take turns, the most
-informative first; what the time does not suffice for is left out. portable_nce normalises the embeddings ("cosine"),
-the formula gets them normalised.
+The stages, in this order: smoke, speed, fused, ranks, conformance, extras (benchmarks/gpu_stages.py describes those
+but speed). Two calls take them all: `--budget 400 --stages smoke speed fused`, then `--budget 350 --stages conformance
+ranks extras`. Without `--stages`, speed alone, in five minutes.
+
+Speed: value and gradients of portable_nce and of the usual formula, eager and compiled, on PyTorch, JAX and CuPy; on
+PyTorch also of packages made for GPUs (inf_cl, cut_cross_entropy, liger_kernel), where they are installed. Times are
+medians by events of the device, memory is the peak above inputs and gradients. Libraries and measurements take turns,
+the most informative first; what the time does not suffice for is left out. portable_nce normalises the embeddings
+("cosine"), the formula gets them normalised.
 
 `python benchmarks/gpu.py` prints; `--record` writes benchmarks/gpu.json, and from it benchmarks/gpu.md and the table of
 docs/gpu.md, which `--write` writes again; then `python benchmarks/readme.py` writes README.md. `--budget`: seconds;
@@ -36,6 +40,7 @@ from typing import Any, Final
 
 import readme
 from contestants import LINEAR, TEMPERATURE, Setting, jax_formula, our_loss, torch_formula, views
+from gpu_stages import SHARES, STAGES
 
 import portable_nce as pnce
 
@@ -182,8 +187,9 @@ def _peer(name: str, loss: str) -> Callable[..., Any]:
         one = importlib.import_module("inf_cl").cal_flash_loss
 
         def both(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
-            first = one(x, y, scale=1 / TEMPERATURE).mean()
-            return (first + one(y, x, scale=1 / TEMPERATURE).mean()) / 2 if loss == "clip" else first
+            options = {"scale": 1 / TEMPERATURE, "head_dim": min(256, x.shape[1])}  # of which D is a multiple
+            first = one(x, y, **options).mean()
+            return (first + one(y, x, **options).mean()) / 2 if loss == "clip" else first
 
         return both
     if name == "cut_cross_entropy":
@@ -371,7 +377,22 @@ def measure(library: str, losses: Sequence[str], end: float, *, dry: bool) -> No
 def results_of(library: str, losses: Sequence[str], seconds: float, *, dry: bool) -> list[dict[str, Any]]:
     """Measure a library in a process of its own, which is stopped when it takes too long."""
     command = [sys.executable, str(HERE), "--measure", library, "--budget", str(seconds), "--only", *losses]
-    command += ["--dry"] * dry
+    return lines_of([*command, *["--dry"] * dry], seconds, dry=dry)
+
+
+def checked(stage: str, libraries: Sequence[str], seconds: float, *, dry: bool) -> list[dict[str, Any]]:
+    """Run a stage other than speed, a library at a time, each in a process of its own."""
+    found, end = [], time.time() + seconds
+    chosen = [x for x in libraries if stage in {"smoke", "conformance"} or x == "torch"]
+    for k, library in enumerate(chosen):
+        own = (end - time.time()) / (len(chosen) - k)
+        command = [sys.executable, str(HERE.with_name("gpu_stages.py")), stage, library, str(time.time() + own)]
+        found += lines_of([*command, "dry" if dry else "card"], own, dry=dry)
+    return found
+
+
+def lines_of(command: Sequence[str], seconds: float, *, dry: bool) -> list[dict[str, Any]]:
+    """Collect the lines of JSON that a process writes until it is stopped."""
     env = {**os.environ, "JAX_PLATFORMS": "cpu"} if dry else None
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:  # noqa: S603  (our own)
         try:
@@ -417,14 +438,18 @@ def machine() -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------- pages
 
 
-def cell(found: Mapping[str, Any] | None) -> str:
-    """Write a time and its memory."""
-    if found is None:
-        return ""
-    if "milliseconds" not in found:
+def cell(found: Mapping[str, Any] | None, what: str) -> str:
+    """Write a time or memory, or that it was not measured."""
+    if found is not None and "milliseconds" not in found:
         return "fails"
-    time_of = f"{found['milliseconds']:.3g}" if found["milliseconds"] < 100 else f"{found['milliseconds']:.0f}"  # noqa: PLR2004
-    return f"{time_of} ({found['mib']:.0f})" if found.get("mib", 0.0) >= 1.0 else time_of
+    if found is None or what not in found:
+        return NOT_MEASURED
+    return f"{found[what]:.3g}" if found[what] < 100 and what == "milliseconds" else f"{found[what]:.0f}"  # noqa: PLR2004
+
+
+NOT_MEASURED: Final = "–"
+"""Cell of what was not measured, as the pages say."""
+UNITS: Final = {"milliseconds": "ms", "mib": "MiB"}
 
 
 def rows_of(results: Sequence[Mapping[str, Any]], library: str) -> dict[tuple[str, str], dict[str, Mapping[str, Any]]]:
@@ -448,7 +473,8 @@ SHOWN: Final = {(128, "float32"), (8192, "float32"), (32768, "bfloat16")}
 
 def page(record: Mapping[str, Any]) -> str:
     """Write all measurements."""
-    about = fill(f"{readme.about_gpu(record)} {' '.join(record['notes'])}".strip(), 120, break_on_hyphens=False)
+    notes = " ".join((*record["notes"], ABOUT))
+    about = fill(f"{readme.about_gpu(record)} {notes}".strip(), 120, break_on_hyphens=False)
     tables = (_table_of(record["results"], library, title) for library, title in TITLES.items())
     return "\n".join((f"{TITLE}{about}\n", *filter(None, tables)))
 
@@ -461,16 +487,28 @@ def table(record: Mapping[str, Any]) -> str:
     return _table_of(few, "torch", TITLES["torch"])
 
 
+ABOUT: Final = (
+    "Formula: the products, cross-entropy of the matrix of scores and the library's derivatives, with all scores in "
+    f"memory. MiB are those above arguments and gradients. {NOT_MEASURED}: not measured."
+)
 TITLE: Final = "# Measurements on a GPU\n\n<!-- Written by benchmarks/gpu.py. -->\n\n"
 TITLES: Final = {"torch": "PyTorch", "jax": "JAX", "cupy": "CuPy"}
 
 
 def _table_of(results: Sequence[Mapping[str, Any]], library: str, title: str) -> str:
-    rows = rows_of(results, library)
+    """Make a table of times, and one of memory."""
+    tables = (_table_in(unit, results, library, title) for unit in UNITS)
+    return "\n".join(filter(None, tables))
+
+
+def _table_in(unit: str, results: Sequence[Mapping[str, Any]], library: str, title: str) -> str:
+    """Make a table in one unit; without rows and columns of which nothing was measured in it, or less than 1 MiB."""
+    shown = [each for each in results if each.get("mib", 0.0) >= 1.0 or unit != "mib"]
+    rows = rows_of(shown, library)
     names = [name for name in (*NAMES[library], *PEERS) if any(name in row for row in rows.values())]
-    lines = [(f"{title}, ms (MiB)", *names), ("---", *("---:" for _ in names))]
+    lines = [(f"{title}, {UNITS[unit]}", *names), ("---", *("---:" for _ in names))]
     for (label, precision), row in rows.items():
-        lines.append((f"{label}, {precision}", *(cell(row.get(name)) for name in names)))
+        lines.append((f"{label}, {precision}", *(cell(row.get(name), unit) for name in names)))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) if rows else ""
 
 
@@ -494,6 +532,15 @@ def text_of(record: Mapping[str, Any]) -> str:
     return f'{json.dumps(head, indent=1)[:-2]},\n "results": [\n{lines}\n ]\n}}\n'
 
 
+def speeds(libraries: Sequence[str], losses: Sequence[str], seconds: float, *, dry: bool) -> list[dict[str, Any]]:
+    """Measure the libraries in turn; the last has all the time that is left."""
+    results, end = [], time.time() + seconds
+    for library in libraries:
+        share = 1.0 if library == libraries[-1] else LIBRARIES[library]
+        results += results_of(library, losses, share * (end - time.time()), dry=dry)
+    return results
+
+
 def main(arguments: Iterable[str] | None = None) -> None:
     """Measure, print and record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
@@ -506,7 +553,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument(
         "--only", nargs="*", default=[*LOSSES], choices=LOSSES, metavar="LOSS", help="measure these losses"
     )
-    parser.add_argument("--record", action="store_true", help="write the record, and the page from it")
+    parser.add_argument(
+        "--stages", nargs="*", default=["speed"], choices=STAGES, help="run these stages (default: speed)"
+    )
+    parser.add_argument("--record", action="store_true", help="write the record of speeds, and the page from it")
     parser.add_argument("--write", action="store_true", help="write the page from the record; measure nothing")
     parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU; nothing is recorded")
     parser.add_argument("--measure", choices=LIBRARIES, help="measure one library in this process, as lines of JSON")
@@ -518,17 +568,25 @@ def main(arguments: Iterable[str] | None = None) -> None:
     if options.measure:
         measure(options.measure, options.only, end, dry=options.dry)
         return
-    results: list[dict[str, Any]] = []
     chosen = [library for library in LIBRARIES if library in options.libraries]
-    for library in chosen:
-        share = 1.0 if library == chosen[-1] else LIBRARIES[library]
-        results += results_of(library, options.only, share * (end - time.time()), dry=options.dry)
+    stages = [stage for stage in STAGES if stage in options.stages]
+    results: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
+    for stage in stages:
+        seconds = (1.0 if stage == stages[-1] else SHARES[stage]) * (end - time.time())
+        if stage == "speed":
+            results = speeds(chosen, options.only, seconds, dry=options.dry)
+        else:
+            checks += checked(stage, chosen, seconds, dry=options.dry)
     record = {**machine(), "results": results}
-    print(page(record))
+    if results:
+        print(page(record))
+    for each in checks:
+        print(json.dumps(each))
     for each in results:
         if "error" in each:
             print(f"{each['library']}, {each['name']}, {each['loss']}, {each['precision']}: {each['error']}")
-    if options.record and not options.dry:
+    if options.record and results and not options.dry:
         RECORD.write_text(text_of(record), encoding="utf-8")
         write()
 

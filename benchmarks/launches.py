@@ -7,8 +7,9 @@ read and what is written, so that an operation in place counts its array twice.
 
 Under `torch.compile`, inductor fuses these operations: for the losses of `COMPILED`, the kernels that it would generate
 between the products are counted, on the CPU and without generating them, each with the bytes of tiles that it reads and
-writes. The products themselves stay as they are. For the losses of `FUSED`, so are the kernels of compiled steps
-(`fuse_steps`).
+writes. The products themselves stay as they are. For the losses of `FUSED`, the kernels of compiled steps
+(`fuse_steps`) are counted in the code for CUDA, by benchmarks/fused_kernels.py, which needs Triton; without it, their
+record is kept.
 
 `python benchmarks/launches.py` prints the tables; `--record` writes them into benchmarks/launches.md, and the counts
 into tests/launches.json, which `tests/project/test_launches.py` takes as upper limits. `--list "clip, dot" --dtype
@@ -22,9 +23,11 @@ import contextlib
 import json
 import math
 import re
-import warnings
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -36,8 +39,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
-from portable_nce.backends import torch_fused, torch_namespace
-from portable_nce.testing.variants import started
+from portable_nce.backends import torch_compiler, torch_namespace
 
 ROOT: Final = Path(__file__).parents[1]
 RECORD: Final = ROOT / "tests" / "launches.json"
@@ -268,19 +270,23 @@ def compiled(name: str, dtype: str) -> list[float]:
     return kernels
 
 
-def fused(name: str, dtype: str) -> list[float]:
-    """Bytes per score of each kernel of the compiled steps of an uncompiled loss."""
-    x, y = arguments_of(name, dtype)
-    adapter = adapter_of(x)
-    with (
-        started("portable_nce.testing.variants:FUSED").active(),
-        counted_kernels(COMPILED_SIZE[0] ** 2) as kernels,
-        mock.patch.object(torch_fused, "BACKEND", "inductor"),
-        mock.patch.object(adapter, "half_product", half_product),
-        warnings.catch_warnings(action="ignore", category=UserWarning),  # a counted step is not compiled
-    ):
-        LOSSES[name].loss(x, y)
-    return kernels
+def obstacle_to_fused() -> str | None:
+    """Reason why the kernels of compiled steps cannot be counted here, or None."""
+    if find_spec("triton") is None:
+        return "the code for CUDA needs Triton, which is not installed"
+    return None if torch_compiler.WHOLE else "steps compile from PyTorch 2.11 on"
+
+
+def fused(*names: str, dtype: str | None = None) -> dict[str, list[float]]:
+    """Bytes per score of each kernel of the compiled steps of uncompiled losses, by loss and dtype."""
+    command = [sys.executable, str(Path(__file__).with_name("fused_kernels.py")), *names]
+    command += [] if dtype is None else ["--dtype", dtype]
+    # Its own process, since it replaces parts of `torch.cuda`.
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  (our own)
+    found: dict[str, list[float]] = {}
+    for line in done.stdout.splitlines():
+        found |= json.loads(line)
+    return found
 
 
 WAYS: Final = "reads", "writes"
@@ -316,8 +322,8 @@ def table(counts: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _of_kernels(counts: Mapping[str, Mapping[str, Any]], kind: str, names: Sequence[str]) -> str:
     """Make the table of kernels that a compiler would generate."""
-    title = {"compiled": "compiled whole", "fused": "compiled steps"}[kind]
-    lines = [(f"{title}, 2048 × 2048 scores", *COMPILED_DTYPES), ("---", *("---:" for _ in COMPILED_DTYPES))]
+    title = {"compiled": "compiled whole, 2048 × 2048 scores", "fused": "compiled steps, CUDA"}[kind]
+    lines = [(title, *COMPILED_DTYPES), ("---", *("---:" for _ in COMPILED_DTYPES))]
     for name in names:
         each = [counts[f"{name}, {dtype}"][kind] for dtype in COMPILED_DTYPES]
         cells = [f"{' + '.join(f'{n:g}' for n in kernels)} = {sum(kernels):.0f}" for kernels in each]
@@ -359,9 +365,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in COMPILED:
         for dtype in COMPILED_DTYPES:
             counts[f"{name}, {dtype}"]["compiled"] = compiled(name, dtype)
-    for name in FUSED:
-        for dtype in COMPILED_DTYPES:
-            counts[f"{name}, {dtype}"]["fused"] = fused(name, dtype)
+    obstacle, before = obstacle_to_fused(), recorded_counts()
+    if obstacle is not None:
+        print(f"compiled steps: as recorded, since {obstacle}")
+    kept = {key: each["fused"] for key, each in before.items() if "fused" in each}
+    for key, kernels in (kept if obstacle is not None else fused()).items():
+        counts[key]["fused"] = kernels
     made = table(counts)
     print(made)
     if options.record:

@@ -87,10 +87,14 @@ class Channel(NamedTuple):
         cotangent: Array,
         residual: Residual,
         *,
+        weighted: Operand | None = None,
         turned: bool = False,
         need_scale: bool = True,
     ) -> tuple[Arrays, Arrays]:
-        """Cotangents of the operands with a gradient, from the scores' cotangent; `turned`: see `products.pullback`."""
+        """Cotangents of the operands with a gradient, from the scores' cotangent.
+
+        `weighted`: the columns `with_weights`; `turned`: see `products.pullback`.
+        """
         if isinstance(self.scores, PairFunction):
             return self.scores.pulled(
                 residual, cotangent, None, rows, columns, need_grad=(True, True), need_scale=need_scale, turned=turned
@@ -98,7 +102,7 @@ class Channel(NamedTuple):
         if residual is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, residual)
         if self.inner_product:
-            return _product_cotangents(Operand(*rows), Operand(*columns), cotangent, turned=turned)
+            return _product_cotangents(Operand(*rows), weighted or Operand(*columns), cotangent, turned=turned)
         pullback: Any = self.pullback
         result: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
         return result

@@ -25,7 +25,7 @@ class Operand(NamedTuple):
     ``x = part / divisor``, with a divisor (n, 1), None if it is 1; columns of `x` beyond those of `part` are multiplied
     in float32. Derivatives are by `x` alone. `weighted`: the part, followed by three columns whose sum is the divisor,
     and by a padding. `scale` (n, 1): factors of the scores of rows, if these are functions of products. `added` (n,):
-    numbers added to the scores of columns.
+    numbers added to the scores of columns. `mean` (1, D): the mean of all columns, also of those of other tiles.
     """
 
     x: Array
@@ -34,16 +34,17 @@ class Operand(NamedTuple):
     weighted: Array = None
     scale: Array = None
     added: Array = None
+    mean: Array = None
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The fields that are there, without `added`."""
+        """The fields that are there, without `added` and `mean`."""
         return tuple([x for x in self[:5] if x is not None])
 
     def with_arrays(self, arrays: Sequence[Array]) -> Operand:
-        """The operand of other arrays, in the order of `arrays`."""
+        """The operand of other arrays, in the order of `arrays`, with the same mean."""
         given = iter(arrays)
-        return Operand(*[x if x is None else next(given) for x in self[:5]])
+        return Operand(*[x if x is None else next(given) for x in self[:5]])._replace(mean=self.mean)
 
     @property
     def extra(self) -> Array | None:
@@ -76,8 +77,11 @@ def operand_pieces(operand: Operand, bounds: Sequence[tuple[int, int]]) -> list[
     return [operand.with_arrays(arrays) for arrays in cuts]
 
 
-def with_weights(columns: Operand) -> Operand:
-    """Columns whose 16-bit products also give sums of cotangents, weighted by the divisors."""
+def with_weights(columns: Operand, *, mean: bool = True) -> Operand:
+    """Columns whose 16-bit products also give sums of cotangents, weighted by the divisors.
+
+    `mean`: with their mean, which a pullback takes that does not know the sums of its cotangents.
+    """
     if columns.part is None:
         return columns
     xp, part, rest = namespace_of(columns.x), columns.part, columns.divisor
@@ -91,7 +95,8 @@ def with_weights(columns: Operand) -> Operand:
             rest = rest - xp.astype(weights[-1], rest.dtype)
             weights.append(xp.astype(rest, part.dtype))
     padded = [*weights, *weights, *weights[:2]]  # products of a width that is a multiple of 8 are fast
-    return columns._replace(weighted=xp.concat([part, *padded], axis=1))
+    of_all = xp.mean(columns.x[:, : part.shape[1]], axis=0, keepdims=True) if mean else None
+    return columns._replace(weighted=xp.concat([part, *padded], axis=1), mean=of_all)
 
 
 _N_WEIGHTS = 3
@@ -168,6 +173,7 @@ def pullback(
     is negative. `turned`: the cotangent of the columns is transposed (see `sums_are_turned`).
     """
     factors = () if coefficient is None else (coefficient,)
+    mean = () if columns.mean is None else (columns.mean,)
 
     def plainly(*arrays: Array) -> Arrays:
         factor, y = arrays[-1] if factors else None, arrays[1 + len(rows.arrays)]
@@ -177,7 +183,8 @@ def pullback(
         middle = 1 + len(rows.arrays)
         stop = middle + len(columns.arrays)
         both = rows.with_arrays(arrays[1:middle]), columns.with_arrays(arrays[middle:stop])
-        factor, own_sums = arrays[-1] if factors else None, None if sums is None else arrays[stop]
+        both = both[0], both[1]._replace(mean=arrays[stop] if mean else None)
+        factor, own_sums = arrays[-1] if factors else None, None if sums is None else arrays[stop + len(mean)]
         extra: Arrays = ()
         if both[0].extra is not None:
             extra = _plain_cotangents(arrays[0], factor, both[0].extra, both[1].extra, need_grad)
@@ -190,7 +197,7 @@ def pullback(
         result = iter(_plain_cotangents(residual, coefficient, rows.x, columns.x, need_grad, turned=turned))
     else:
         known = () if sums is None else (sums,)
-        arrays = (residual, *rows.arrays, *columns.arrays, *known, *factors)
+        arrays = (residual, *rows.arrays, *columns.arrays, *mean, *known, *factors)
         result = iter(adapter_of(rows.x).by_halves(of_halves, plainly, *arrays))
     to_rows, to_columns = [next(result) if flag else None for flag in need_grad]
     return to_rows, to_columns
@@ -310,7 +317,9 @@ def _cotangents_of_halves(
             quotient = clipped(xp, row_sums / (found + _LEAST), 1.0 - _ROUNDING, 1.0 + _ROUNDING)
             scale = quotient if scale is None else quotient * scale
         else:
-            back = back + (row_sums - found) * xp.mean(columns.x[:, :width], axis=0, keepdims=True)
+            mean = columns.mean
+            mean = xp.mean(columns.x[:, :width], axis=0, keepdims=True) if mean is None else mean
+            back = adapter.plus_product(back, row_sums - found, mean)
         result.append(back if scale is None else back * scale)
     if need_grad[1]:
         part, unit = shared or _rounded(residual, dtype, 0, factor)
@@ -345,6 +354,8 @@ def plus(total: Array, part: Array) -> Array:
     """``total + part``, in place where the library supports it; `part` if the total is None."""
     if total is None:
         return part
+    if adapter_of(part).mode == "compiled":  # which would copy the sum into an array that it was given
+        return total + part
     total += part
     return total
 

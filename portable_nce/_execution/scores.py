@@ -87,10 +87,12 @@ class Products(Source):
         self.has_added, self.n_differentiated = len(scored) > 0, (form.n_rows, 1)
 
     @staticmethod
-    def cut(form: Form, inputs: Inputs, need_grad: NeedGrad, bounds: Bounds) -> tuple[list[p.Operand], list[p.Operand]]:
+    def cut(
+        form: Form, inputs: Inputs, need_grad: NeedGrad, bounds: Bounds, *, mean: bool
+    ) -> tuple[list[p.Operand], list[p.Operand]]:
         """Columns of each tile, and with numbers added to their scores, if there are any: the first two arguments."""
         columns = p.Operand(*inputs.columns)
-        tiles = p.operand_pieces(p.with_weights(columns) if need_grad.rows else columns, bounds)
+        tiles = p.operand_pieces(p.with_weights(columns, mean=mean) if need_grad.rows else columns, bounds)
         if not inputs.added:
             return tiles, []
         added = p.pieces(inputs.added[0], bounds)
@@ -176,13 +178,31 @@ class GivenScores(Source):
 class Channels(Source):
     """The single tile of all columns, scored by any similarities."""
 
-    def __init__(self, channels: Sequence[Channel], columns: Arrays, *, turned: bool, need_scale: bool) -> None:
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        columns: Arrays,
+        weighted: Sequence[p.Operand | None],
+        *,
+        turned: bool,
+        need_scale: bool,
+    ) -> None:
         self.channels, self.turned, self.need_scale = channels, turned, need_scale
+        self.weighted = weighted or [None] * len(channels)
         self.counts = [channel.rows for channel in channels]
         of_columns = [channel.columns for channel in channels]
         self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
         self.columns = by_channel(columns, of_columns)
         self.tiles = [columns]
+
+    @staticmethod
+    def with_weights(channels: Sequence[Channel], columns: Arrays) -> list[p.Operand | None]:
+        """The columns of each channel of 16-bit products, with what their pullback needs for all blocks."""
+        each = by_channel(columns, [channel.columns for channel in channels])
+        return [
+            p.with_weights(p.Operand(*own)) if channel.in_halves else None
+            for channel, own in zip(channels, each, strict=True)
+        ]
 
     @staticmethod
     def are_turned(channels: Sequence[Channel], columns: Arrays, block: int | Bounds, n_rows: int) -> bool:
@@ -211,9 +231,9 @@ class Channels(Source):
         del k, factor, sums
         to_rows: Arrays = ()
         to_columns: Arrays = ()
-        each = zip(self.channels, rows, self.columns, cotangents, kept, strict=True)
-        options = {"turned": self.turned, "need_scale": self.need_scale}
-        for channel, of_rows, of_columns, cotangent, residual in each:
+        each = zip(self.channels, rows, self.columns, self.weighted, cotangents, kept, strict=True)
+        for channel, of_rows, of_columns, weighted, cotangent, residual in each:
+            options: dict[str, Any] = {"weighted": weighted, "turned": self.turned, "need_scale": self.need_scale}
             row_part, column_part = channel.pull(of_rows, of_columns, cotangent, residual, **options)
             to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns

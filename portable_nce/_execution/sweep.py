@@ -109,6 +109,7 @@ class Constants(NamedTuple):
     scored: Sequence[p.Operand] = ()
     labels: Arrays = ()
     numbers: Arrays = ()
+    weighted: Sequence[p.Operand | None] = ()
 
 
 class _FilledTile(NamedTuple):
@@ -145,7 +146,8 @@ class Step:
         negatives = 0
         if isinstance(spec.sets, s.PairRule):
             need_scale = spec.need_grad.scale
-            self.source = Channels(spec.channels, constants.tiles[0], turned=spec.turned, need_scale=need_scale)
+            options: dict[str, bool] = {"turned": spec.turned, "need_scale": need_scale}
+            self.source = Channels(spec.channels, constants.tiles[0], constants.weighted, **options)
             inputs = Inputs((like,), column_labels=constants.labels, column_numbers=constants.numbers)
             self.sets = s.RuleSets(spec.sets._replace(shape=numbers.whole), inputs, numbers.shape)
         else:
@@ -265,12 +267,15 @@ class _OneSided:
         apart = len(inputs.partners) > 0  # the positives are an operand of their own
         of_halves = turned = False
         if isinstance(sets, s.PairRule):
-            self.constants = Constants([inputs.columns], (), inputs.column_labels, inputs.column_numbers)
+            weighted = Channels.with_weights(spec.channels, inputs.columns) if need_grad.gradients else ()
+            self.constants = Constants([inputs.columns], (), inputs.column_labels, inputs.column_numbers, weighted)
             turned = Channels.are_turned(spec.channels, inputs.columns, self.blocks, n_rows)
         elif given:
             self.constants = Constants([()])
         else:
-            tiles, scored = Products.cut(form_of(spec.channels[0].scores), inputs, need_grad, bounds)
+            # Tiles of negatives alone know the sums of their cotangents.
+            mean = not (isinstance(spec.family, Objective) and isinstance(sets, s.Diagonals))
+            tiles, scored = Products.cut(form_of(spec.channels[0].scores), inputs, need_grad, bounds, mean=mean)
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else ()
             self.constants = Constants(tiles, scored, tuple(labels))
             of_halves, turned = tiles[0].part is not None, p.sums_are_turned(tiles[0], self.blocks, n_rows)

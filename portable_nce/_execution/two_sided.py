@@ -308,7 +308,7 @@ class _Square:
         if not self.tiles_of.strips:
             return sums[:1], sums[1:]
         (left,) = sums
-        return [_from_to(left, 0, height)], [_from_to(left, height, None)]
+        return [_rows_of(left, 0, height)], [_rows_of(left, height, None)]
 
     def _pass(self, pure: Callable[[TileSpec], Callable[..., Any]], spec: TileSpec) -> Callable[..., Any]:
         """A pass over tiles, compiled if it pays."""
@@ -337,7 +337,7 @@ class _Square:
                 columns, at = self.columns_of(start, k)
                 part, of_columns, kept = sums(rows, columns, both, at)
                 if of_columns is not None:
-                    of_columns = _from_to(of_columns, height, None) if self.tiles_of.strips else of_columns
+                    of_columns = _rows_of(of_columns, height, None) if self.tiles_of.strips else of_columns
                     others[place] = merge(xp, [others[place], of_columns])[0]
                 parts.append(part)
                 if self.keep:
@@ -355,7 +355,7 @@ class _Square:
         of_columns = ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile]))
         of_columns = self._over_ranks(of_columns)
         if self.spec.self_contrast:
-            of_rows = _from_to(of_columns, 0, self.n)
+            of_rows = _rows_of(of_columns, 0, self.n)
         self.sums = [of_rows, of_columns]
 
     def _over_ranks(self, of_columns: ExpSum) -> ExpSum:
@@ -511,10 +511,10 @@ def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dic
     return rows, (*rows, *near, *far, *excluded), stops
 
 
-def _from_to(sums: Any, start: int, stop: int | None) -> Any:
+def _rows_of(sums: Any, start: int, stop: int | None) -> Any:
     """Rows of an array, or of exponential sums."""
     if isinstance(sums, ExpSum):
-        return ExpSum(*(x if x is None else _from_to(x, start, stop) for x in sums))
+        return ExpSum(*(x if x is None else _rows_of(x, start, stop) for x in sums))
     return sums[start:stop, ...]
 
 

@@ -311,6 +311,21 @@ class TorchBlind(Torch):
             yield
 
 
+@dataclass(frozen=True, kw_only=True)
+class TorchFused(Torch):
+    """PyTorch, with the steps of sweeps of any size compiled."""
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        package = __name__.rpartition(".testing.")[0]
+        fusing = importlib.import_module(f"{package}._execution.fusing")
+        with ExitStack() as stack:
+            for module in (fusing, importlib.import_module(f"{package}._execution.matrix")):
+                stack.enter_context(mock.patch.object(module, "pays_to_fuse", _pays))
+            stack.callback(fusing.fuse_steps, fusing.fuse_steps(enabled=True))
+            yield
+
+
 def _none(_: Any) -> None:
     """None, for any array."""
 
@@ -527,6 +542,17 @@ FUSED = TorchBlind(
     fused_steps=True,
 )
 """PyTorch with compiled steps, as ``--variant portable_nce.testing.variants:FUSED``: each case takes seconds."""
+
+
+FUSED_CUDA = TorchFused(
+    name="torch-cuda-fused",
+    device_type="cuda",
+    gpu=True,
+    half_products=True,
+    dtypes=("float32", "bfloat16"),
+    further_dtypes=(),
+)
+"""Likewise on CUDA, with the kernels."""
 
 
 class UnknownVariantError(LookupError):

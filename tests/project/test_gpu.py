@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import contestants
 import gpu
+import gpu_stages
 import readme
 
 if TYPE_CHECKING:
@@ -47,6 +48,38 @@ def test_a_library_is_measured(library: str, losses: Sequence[str]) -> None:
         assert each.get("milliseconds", 0.0) > 0.0, each
 
 
+@pytest.mark.parametrize("stage", [stage for stage in gpu_stages.STAGES if stage != "speed"])
+def test_a_stage_runs_on_the_cpu(stage: str) -> None:
+    """The code of a card at tiny sizes; what it finds is right here, too."""
+    found = gpu.checked(stage, ["torch"], 100.0, dry=True)
+    assert found
+    assert {each["stage"] for each in found} == {stage}
+    for each in found:
+        assert "raised" not in each, each
+        assert each.get("right", True), each
+    if stage == "fused":
+        assert all(each["first_call_s"] > 0.0 and each["milliseconds"] > 0.0 for each in found)
+        assert all(each["difference"] < 1e-5 for each in found)
+    elif stage in {"ranks", "conformance"}:
+        assert all(each["passed"] > 0 and each["ended"] and not each["failures"] for each in found)
+
+
+def test_stages_share_the_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their own order; the last has all that is left. Without speeds, nothing is recorded."""
+    given: list[tuple[str, float]] = []
+
+    def checked(stage: str, _: Any, seconds: float, **__: Any) -> list[dict[str, Any]]:
+        given.append((stage, seconds))
+        return [{"stage": stage}]
+
+    monkeypatch.setattr(gpu, "checked", checked)
+    monkeypatch.setattr(gpu, "RECORD", Path("nowhere"))
+    gpu.main(["--budget", "100", "--record", "--stages", "extras", "ranks", "smoke"])
+    assert [stage for stage, _ in given] == ["smoke", "ranks", "extras"]
+    assert [seconds for _, seconds in given] == pytest.approx([20.0, 25.0, 100.0], abs=2.0)
+    assert '{"stage": "ranks"}' in capsys.readouterr().out
+
+
 def test_what_has_no_time_is_left_out() -> None:
     assert dry("cupy", "--budget", "-1") == []
 
@@ -61,6 +94,7 @@ def test_a_dry_run_prints_tables_and_writes_nothing(
     gpu.main(["--dry", "--record", "--libraries", "cupy"])
     printed = capsys.readouterr().out
     assert "| `clip`, 32 × 8, float32 | fails |" in printed
+    assert "MiB |" not in printed  # of which nothing was measured
     assert "cupy, portable_nce, clip, float32: ValueError: of the card" in printed
 
 

@@ -41,13 +41,16 @@ def test_a_compiled_loss_stays_within_its_limits(name: str, dtype: str) -> None:
     assert launches.compiled(name, dtype) == LIMITS[f"{name}, {dtype}"]["compiled"]
 
 
-@pytest.mark.parametrize("dtype", launches.COMPILED_DTYPES)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if "clip, cosine" in name else pytest.mark.full) for name in launches.FUSED]
 )
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # likewise
-def test_compiled_steps_stay_within_their_limits(name: str, dtype: str) -> None:
-    assert launches.fused(name, dtype) == LIMITS[f"{name}, {dtype}"]["fused"]
+def test_compiled_steps_stay_within_their_limits(name: str) -> None:
+    """In the code for CUDA, which Triton's compiler for tensors of PyTorch writes without a device, too."""
+    obstacle = launches.obstacle_to_fused()
+    if obstacle is not None:
+        pytest.skip(obstacle)
+    for key, kernels in launches.fused(name).items():
+        assert sum(kernels) <= sum(LIMITS[key]["fused"]), key
 
 
 def test_the_table_is_made_of_the_limits() -> None:
