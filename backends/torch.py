@@ -104,6 +104,14 @@ def _ordered_integers(x: Any) -> Any:
     return bits.to(torch.int64).bitwise_left_shift_(32)
 
 
+def _first_of_equal(x: Any, count: int) -> Any:
+    """Columns of the `count` largest float32 numbers of each row, equal ones in order of columns; NaN is infinity."""
+    last = x.shape[1] - 1
+    keys = _ordered_integers(x.masked_fill(torch.isnan(x), math.inf))
+    keys |= torch.arange(last, -1, -1)
+    return (torch.topk(keys, count, dim=1)[0].bitwise_and_(0xFFFFFFFF)).neg_().add_(last)
+
+
 def _is_observed(tensors: Arrays) -> bool:
     """Whether a compiler, a tracer, autograd or a transform must see standard operations on these tensors."""
     if torch.compiler.is_compiling() or is_traced():
@@ -817,10 +825,13 @@ class TorchAdapter(Defaults):
     def highest_of_rows(self, x: Any, count: int) -> Any:
         if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling() or not is_plain((x,)):
             return None
-        last = x.shape[1] - 1
-        keys = _ordered_integers(x)  # `topk` of floats has no order of equal ones
-        keys |= torch.arange(last, -1, -1)
-        return (torch.topk(keys, count, dim=1)[0].bitwise_and_(0xFFFFFFFF)).neg_().add_(last)
+        values, places = torch.topk(x, min(count + 1, x.shape[1]), dim=1)
+        places = places[:, :count]
+        # Rows with equal ones, of which `topk` has no order, or with NaN.
+        again = torch.all(values[:, 1:] < values[:, :-1], dim=1).logical_not_().nonzero()[:, 0]
+        if len(again):
+            places[again] = _first_of_equal(x[again], count)
+        return places
 
     def obstacle_to_fusing(self, x: Any) -> str | None:
         if x.device.type not in self.fused_devices:

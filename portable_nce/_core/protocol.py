@@ -277,7 +277,7 @@ class Adapter(Differentiation, Protocol):
     def highest_of_rows(self, x: Array, count: int) -> Array | None:
         """Return the columns of the `count` largest entries of each row, descending, equal ones in order of columns.
 
-        `x` is constant and holds no NaN. None for the core's passes, one for each of the `count`.
+        `x` is constant; NaN counts as infinity. None for the core's passes, one for each of the `count`.
         """
         ...
 

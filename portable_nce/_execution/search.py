@@ -132,10 +132,15 @@ def highest(scores: Array, count: int) -> tuple[Array, Array]:
 
     NaN counts as +inf. A score of -inf has the column -1.
 
-    All of them lie in the `count` groups of columns with the highest maxima. With n columns in groups of g, the search
-    visits n / g maxima and then count · g scores; the sum is smallest if both are equal.
+    Where a library has no function for them: all of them lie in the `count` groups of columns with the highest maxima.
+    With n columns in groups of g, the search visits n / g maxima and then count · g scores; the sum is smallest if both
+    are equal.
     """
     xp, device, (n_rows, n_columns) = namespace_of(scores), device_of(scores), scores.shape
+    found = adapter_of(scores).highest_of_rows(scores, count)
+    if found is not None:
+        values = entries_at(scores, found)
+        return values, xp.where(values == -math.inf, -1, found)
     mode = adapter_of(scores).mode
     # No groups if the number of columns may be symbolic: it has no square root.
     size = 1 if mode in {"whole", "compiled"} or not isinstance(n_columns, int) else math.isqrt(n_columns // count)
@@ -160,9 +165,6 @@ def _first_places(scores: Array, count: int) -> Array:
     """Columns of the highest scores of each row, the first of equal ones; -1 for a score of -inf."""
     xp = namespace_of(scores)
     scores = _without_nan(scores)
-    places = adapter_of(scores).highest_of_rows(scores, count)
-    if places is not None:
-        return xp.where(entries_at(scores, places) == -math.inf, -1, places)
     if count > _MOST_PASSES:
         places = xp.argsort(-scores, axis=1, stable=True)[:, :count]
         return xp.where(entries_at(scores, places) == -math.inf, -1, places)

@@ -31,7 +31,7 @@ from .._core.checks import (
     indices_of,
     shape_of,
 )
-from .._core.namespace import common_namespace, device_of, is_number
+from .._core.namespace import common_namespace, is_number, lift_to_tape
 from .._core.numerics import reciprocal, safe_sqrt, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, propagates_errors
@@ -301,9 +301,6 @@ def _two_percentiles(percentiles: Any) -> tuple[float, float]:
     raise ValueError(f"percentiles: expected two numbers between 0 and 100, the lower first, got {percentiles}")
 
 
-_LIMIT = 2**20  # entries of the largest array
-
-
 def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -> tuple[Array, Array]:
     """Sum of the distances of each cluster's members from its centre, and their number."""
     number = centres.shape[0]
@@ -311,18 +308,12 @@ def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -
     own = xp.where(inside, assignments, xp.zeros_like(assignments))
     differences = x - xp.take(centres, own, axis=0)
     distances = safe_sqrt(xp, xp.sum(differences * differences, axis=1))
-    clusters = xp.arange(number, dtype=assignments.dtype, device=device_of(x))
-
-    def step(
-        carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        # `assignments` may be recorded on the tape; `block` is not.
-        member = xp.expand_dims(assignments, axis=0) == xp.expand_dims(block[0], axis=1)
-        own = xp.where(member, xp.expand_dims(distances, axis=0), zeros(xp, (1, 1), x))
-        return carry, (xp.sum(own, axis=1), xp.sum(xp.astype(member, x.dtype), axis=1))
-
-    _, (totals, sizes) = adapter_of(x).scan(step, (), (clusters,), max(1, _LIMIT // x.shape[0]))
-    return totals, sizes
+    both = xp.stack([distances, xp.ones_like(distances)], axis=1)
+    both = xp.where(inside[:, None], both, xp.zeros_like(both))
+    # `assignments` may be recorded on the tape.
+    ((nothing, own, both),) = lift_to_tape((zeros(xp, (number, 2), x), own, both))
+    sums = adapter_of(nothing).add_rows(nothing, own, both)
+    return sums[:, 0], sums[:, 1]
 
 
 def _percentile(ordered: Array, percent: float) -> Array:
