@@ -91,11 +91,14 @@ def _only_devices() -> bool:
     return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
 
-def _is_open(*tensors: Any, fewest: int = _FEWEST) -> bool:
-    """Whether the bits of these tensors can be used: large CPU tensors, outside of torch.compile."""
-    if torch.compiler.is_compiling() or tensors[0].numel() < fewest or tensors[0].device.type != "cpu":
+def _is_open(*tensors: Any) -> bool:
+    """Whether the bits of these tensors can be used: on CPUs, with a large result, outside of torch.compile.
+
+    A compiler must not be asked about sizes: it would make a graph for each answer.
+    """
+    if torch.compiler.is_compiling() or tensors[0].device.type != "cpu":
         return False
-    return is_plain(tensors)
+    return math.prod(_joint_shape(*[x.shape for x in tensors])) >= _FEWEST and is_plain(tensors)
 
 
 def any_along(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
@@ -151,9 +154,9 @@ def _selected(condition: Any, x1: Any, x2: Any) -> Any:
     first, last = tensors[0], tensors[-1]
     if first.dtype not in _INTEGERS or last.dtype != first.dtype:
         return None
-    shape = _joint_shape(condition.shape, first.shape, last.shape)
-    if math.prod(shape) < _FEWEST or not _is_open(*tensors, condition, fewest=0):
+    if not _is_open(*tensors, condition):
         return None
+    shape = _joint_shape(condition.shape, first.shape, last.shape)
     integers = _INTEGERS[first.dtype]
     chosen = condition.view(torch.uint8).to(integers)
     if numbers and repr(x2) == "0.0":
@@ -183,8 +186,7 @@ def _joint_shape(first: Any, *others: Any) -> Any:
 
 def _joined_flags(function: Any, of_bytes: Any) -> Any:
     def join(x1: Any, x2: Any, /) -> Any:
-        large = x1.dtype == x2.dtype == torch.bool and max(x1.numel(), x2.numel()) >= _FEWEST
-        if large and _is_open(x1, x2, fewest=0):
+        if x1.dtype == x2.dtype == torch.bool and _is_open(x1, x2):
             return of_bytes(x1.view(torch.uint8), x2.view(torch.uint8)).view(torch.bool)
         return function(x1, x2)
 
@@ -201,14 +203,10 @@ def _compared(function: Any) -> Any:
     def compare(x1: Any, x2: Any, /) -> Any:
         if not isinstance(x1, torch.Tensor) or x1.dtype not in _INTEGERS:
             return function(x1, x2)
-        tensors, shape = [x1], x1.shape
-        if isinstance(x2, torch.Tensor):
-            if x2.dtype != x1.dtype:
-                return function(x1, x2)
-            tensors, shape = [x1, x2], _joint_shape(x1.shape, x2.shape)
-        if math.prod(shape) < _FEWEST or not _is_open(*tensors, fewest=0):
+        tensors = [x1, x2] if isinstance(x2, torch.Tensor) else [x1]
+        if tensors[-1].dtype != x1.dtype or not _is_open(*tensors):
             return function(x1, x2)
-        return function(x1, x2, out=x1.new_empty(shape)).to(torch.bool)
+        return function(x1, x2, out=x1.new_empty(_joint_shape(*[x.shape for x in tensors]))).to(torch.bool)
 
     return compare
 
