@@ -251,7 +251,7 @@ class Kind:
                 program = None
         self.is_refused = program is None
         if program is not None:
-            self.programs.insert(0, (program, self._bound(program, len(_parts(result))), _restoring(result)))
+            self.programs.insert(0, (program, self._bound(program, len(_parts(result))), _rebuilt(result)))
 
     def _bound(self, program: Program, count: int) -> Callable[..., Arrays]:
         """Differentiable function of a run and arrays: the results, constants but for the one that has a gradient."""
@@ -311,7 +311,7 @@ def _parts(result: Any) -> list[Array]:
     return [x for x in result if x is not None] if isinstance(result, tuple) else [result]
 
 
-def _restoring(result: Any) -> Callable[[Arrays], Any]:
+def _rebuilt(result: Any) -> Callable[[Arrays], Any]:
     """Function that makes such a result of its arrays."""
     if not isinstance(result, tuple):
         return itemgetter(0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from array_api_compat import torch as compat
+from torch._dynamo.testing import CompileCounter
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from portable_nce._core.namespace import namespace_of
@@ -32,6 +33,25 @@ def numbers(dtype: Any = torch.float32, shape: tuple[int, ...] = SHAPE) -> Any:
 def assert_same(found: Any, wanted: Any) -> None:
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["where", "logical_and", "less", "any", "astype", "exp"])
+def test_compilers_make_one_graph_for_small_and_large_arrays(name: str) -> None:
+    """They would make two if they were asked which is large."""
+    functions: dict[str, Any] = {
+        "where": lambda x: namespace.where(x > 0.0, x, 0.0),
+        "logical_and": lambda x: namespace.logical_and(x > 0.0, x < 1.0),
+        "less": lambda x: namespace.less(x, x[:, :1]),
+        "any": lambda x: namespace.any(x > 0.0, axis=1),
+        "astype": lambda x: namespace.astype(x > 0.0, torch.float32),
+        "exp": namespace.exp,
+    }
+    graphs = CompileCounter()
+    compiled = torch.compile(functions[name], fullgraph=True, backend=graphs, dynamic=True)
+    for rows in (8, 300):
+        x = numbers(shape=(rows, rows))
+        assert_same(compiled(x), functions[name](x))
+    assert graphs.frame_count == 1
 
 
 def test_arrays_of_torch_have_this_namespace() -> None:

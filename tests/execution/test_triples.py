@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -165,3 +166,21 @@ def test_soft_triples_visit_the_positives_of_a_row_alone(monkeypatch: pytest.Mon
     by_positives = pnce.triplet_from_labels(x, same, form="soft")
     monkeypatch.undo()
     torch.testing.assert_close(by_positives, pnce.triplet_from_labels(x, same, form="soft"))
+
+
+@pytest.mark.parametrize("mining", ["batch_all", "semi_hard"])
+def test_a_compiled_program_takes_the_branch_of_few_or_of_many_positives(mining: Any) -> None:
+    """One program, run for one, a few, some, and many positives of a row."""
+
+    @jax.jit
+    @jax.value_and_grad
+    def compiled(scores: Any, positives: Any) -> Any:
+        return pnce.from_scores.triplet(scores, positives=positives, margin=0.25, mining=mining)
+
+    for each in (1, 2, 10, 60):
+        scores, positives = drawn("normal", 17, 129, each, np.float32)
+        positives[1] = positives[3]
+        value, gradient, _ = visited(scores, positives, 0.25, mining)
+        found, slopes = compiled(scores, positives)
+        np.testing.assert_allclose(found, value, rtol=2e-6)
+        np.testing.assert_allclose(slopes, gradient, rtol=2e-6, atol=2e-6 * np.abs(gradient).max())

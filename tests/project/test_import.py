@@ -230,7 +230,7 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("transformed", mostly_full(TRANSFORMED, ["grad"]))
+@pytest.mark.parametrize("transformed", mostly_full(TRANSFORMED, ["grad", "export"]))
 def test_the_first_call_of_a_process_may_be_a_transformed_one(run: Callable[[str], Any], transformed: str) -> None:
     kind = "Buffer" if transformed == "export" else "Parameter"
     code = (
