@@ -702,7 +702,7 @@ def elementwise(similarity: AnySimilarity, value: Callable[[Any], Any], slope: C
             f"compose the functions: those of distances are elementwise functions of 'neg_sq_euclidean', too"
         )
     prepare = Apart(inner.prepare) if inner.inner_product else inner.prepare
-    made = _of_pairs(prepare, Elementwise(value, slope), distance=not inner.inner_product)
+    made = _of_pairs(prepare, Elementwise(value, slope, "", None), distance=not inner.inner_product)
     return made._replace(symmetric=inner.symmetric)
 
 

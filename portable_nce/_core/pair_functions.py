@@ -31,10 +31,15 @@ Operands = tuple[Array, ...]
 
 
 class Elementwise(Record):
-    """Function f of an inner product, or of minus a squared distance, and its derivative."""
+    """Function f of an inner product, or of minus a squared distance, and its derivative.
+
+    Functions of this package have a `name`, and `bound`, their largest magnitude at squared distances up to a number.
+    """
 
     value: Callable[[Array], Array]
     slope: Callable[[Array], Array]
+    name: str
+    bound: Callable[[float], float] | None
 
     def of_differences(self, differences: Array) -> tuple[Array, Array, Array]:
         """Values ``f(-|d|²)`` of differences d (..., D), and factors w, d of their derivative by d, ``w d``."""
@@ -118,15 +123,9 @@ def _cauchy_slope(squares: Array) -> Array:
     return reciprocal(-squares + 1.0)
 
 
-EUCLIDEAN = Elementwise(_negative_root, _root_slope)
-CAUCHY = _Cauchy(_cauchy_value, _cauchy_slope)
-_SQUARED = Elementwise(_identity, _ones)
-_BOUNDS: dict[Elementwise | None, Callable[[float], float]] = {
-    None: float,
-    EUCLIDEAN: math.sqrt,
-    CAUCHY: math.log1p,
-}
-"""Largest magnitudes of named functions of squared distances up to a bound."""
+EUCLIDEAN = Elementwise(_negative_root, _root_slope, "neg_euclidean", math.sqrt)
+CAUCHY = _Cauchy(_cauchy_value, _cauchy_slope, "cauchy", math.log1p)
+_SQUARED = Elementwise(_identity, _ones, "neg_sq_euclidean", float)
 
 
 class Kept(NamedTuple):
@@ -164,7 +163,7 @@ class PairFunction(Record):
                 return self._function.of_differences(_differences(x, y))[0] * scale, Kept(products, near)
         kept = Kept(products, near)
         values = self._of_kept(kept)
-        if self.function not in _BOUNDS or self.function is None:  # the products, or those of a user's function
+        if self.function is None or self.function.bound is None:  # the products, or those of a user's function
             return values * scale, kept
         return adapter_of(values).times_in_place(values, scale), kept
 
@@ -217,7 +216,7 @@ class PairFunction(Record):
 
     def bound(self, rows: Operands, columns: Operands, scale: Any) -> float:
         """Bound of the magnitude of scores of a named distance; infinite if it is not known."""
-        bound_of = _BOUNDS.get(self.function) if self.distance else None
+        bound_of = self._function.bound if self.distance else None
         factor = largest_entry(scale) if is_array(scale) and not is_number(scale) else abs(scale)
         if bound_of is None or factor is None:
             return math.inf
@@ -261,8 +260,7 @@ class PairFunction(Record):
         """Name in `repr`; empty if the preparation tells."""
         if not self.distance:
             return "" if self.function is None else "elementwise"
-        names = {None: "neg_sq_euclidean", EUCLIDEAN: "neg_euclidean", CAUCHY: "cauchy"}
-        return names.get(self.function, "elementwise neg_sq_euclidean")
+        return self._function.name or "elementwise neg_sq_euclidean"
 
 
 def _differences(x: Array, y: Array) -> Array:

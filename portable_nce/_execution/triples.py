@@ -87,6 +87,8 @@ def visit(
     if most is not None:
         number = next((size for size in visited_together(n_columns) if most <= size), None)
         return function(everything if number is None else _few(scores, ranks, number), scores, *arrays)
+    if adapter_of(scores).mode != "traced":  # other compilers would make a graph for each number of columns
+        return function(everything, scores, *arrays)
 
     def few(number: int) -> Callable[..., TripleSums]:
         def of_few(scores: Array, members: Array, *arrays: Array) -> TripleSums:
