@@ -32,6 +32,8 @@ _FUSED_PAIRS = 2**26  # of a matrix whose steps are compiled: measured, some tho
 _FUSED_MASKED_PAIRS = 2**24  # likewise with masks, which take most of an uncompiled call
 _COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held whole, or in blocks
 
+_FEW_BITS, _MOST_BITS = 14, 31  # of numbers of columns that a compiler knows as symbols
+
 Bounds = tuple[tuple[int, int], ...]
 
 
@@ -273,6 +275,16 @@ def visited_together(n_columns: int, *, few: bool = False) -> list[int]:
     """Numbers of positives of a row that are taken out of its columns; a `few` where each is compiled."""
     most = max(n_columns // 4, 1).bit_length()
     return [2**k for k in range(most) if not few or k in _TAKEN]
+
+
+def bits_of(n_columns: int, *, mode: str) -> int:
+    """Steps of a search by halves among so many columns.
+
+    A compiler that knows their number as a symbol is asked for a range alone: it would make a graph for each number.
+    """
+    if isinstance(n_columns, int) and mode in {"eager", "traced"}:
+        return n_columns.bit_length()
+    return _FEW_BITS if mode == "compiled" and n_columns < 2**_FEW_BITS else _MOST_BITS
 
 
 def rows_ranked(n_columns: int) -> int:

@@ -30,7 +30,7 @@ from .._core.numerics import entries_at, relu, sigmoid, softplus, softplus_and_s
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .inputs import Arrays
-from .tiling import pays_to_sort, rows_ranked, triples, visited_together
+from .tiling import bits_of, pays_to_sort, rows_ranked, triples, visited_together
 
 
 class TripleSums(NamedTuple):
@@ -145,7 +145,7 @@ def number_before(table: Array, thresholds: Array, is_before: Callable[[Array, A
     xp, n_columns = namespace_of(table, thresholds), table.shape[1]
     index = xp.arange(1).dtype
     place = xp.zeros(tuple(thresholds.shape), dtype=index, device=device_of(thresholds))
-    step = 1 << (n_columns.bit_length() - 1 if isinstance(n_columns, int) else _MOST_BITS)
+    step = 1 << (bits_of(n_columns, mode=adapter_of(table).mode) - 1)
     while step:
         probe = place + (step - 1)
         inside = probe < n_columns
@@ -154,10 +154,6 @@ def number_before(table: Array, thresholds: Array, is_before: Callable[[Array, A
         place = xp.where(before, place + step, place)
         step //= 2
     return place
-
-
-_MOST_BITS = 30
-"""Steps of a search among an unknown number of columns, which a compiler knows as a symbol."""
 
 
 def triple_sums(
