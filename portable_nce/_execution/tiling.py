@@ -277,7 +277,7 @@ def visited_together(n_columns: int, *, few: bool = False) -> list[int]:
     return [2**k for k in range(most) if not few or k in _TAKEN]
 
 
-def bits_of(n_columns: int, *, mode: str) -> int:
+def bits_of(n_columns: Any, *, mode: str) -> int:
     """Steps of a search by halves among so many columns.
 
     A compiler that knows their number as a symbol is asked for a range alone: it would make a graph for each number.
