@@ -194,6 +194,26 @@ def test_torch_compile_serves_every_batch_size(name: str) -> None:
     assert len(graphs) <= 2
 
 
+FEW_GRAPHS = 3
+"""Of small and large batches: a threshold divides sizes, but a loop over a size, or its bits, makes a graph for each."""
+
+
+@pytest.mark.parametrize("name", mostly_full(EACH, ["nca", "triplet_from_labels"]))
+def test_torch_compile_asks_little_of_batch_sizes(name: str) -> None:
+    torch.compiler.reset()
+    graphs = Graphs()
+    first = Call(name, block_size="auto")
+    first(*first.torch(), *first.others(torch.asarray))
+    compiled = torch.compile(first, fullgraph=True, backend=graphs)
+    for size in (6, 20, 34, 60, 96, 130):
+        call = Call(name, rows=size, block_size="auto")
+        arrays = [*call.torch(), *call.others(torch.asarray)]
+        for x, axes in zip(arrays, axes_of_rows(name), strict=True):
+            torch._dynamo.mark_dynamic(x, axes)  # noqa: SLF001  (documented)
+        close(compiled(*arrays), call(*arrays), 1e-10)
+    assert len(graphs) <= FEW_GRAPHS
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["info_nce", "contrast labels", "contrastive", "triplet_from_labels batch_hard"])
 def test_torch_compile_with_its_gradient(name: str) -> None:
