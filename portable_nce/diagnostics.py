@@ -143,8 +143,8 @@ def effective_sample_size(
         sums, terms = exponentials(xp, negatives, negatives != -math.inf)
         total = sums.total
     else:
-        terms = found[2]
-        total = xp.ones_like(terms[:, 0])
+        _, total, terms, factor = found
+        total = total / factor  # the sum of the terms
     squares = adapter_of(terms).row_dots(terms, terms)
     counted = squares != 0
     size = total * total / xp.where(counted, squares, xp.ones_like(squares))

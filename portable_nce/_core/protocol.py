@@ -314,8 +314,8 @@ class Adapter(Differentiation, Protocol):
     def softmax(self, x: Array) -> tuple[Array, Array, Array, Array] | None:
         """Return of each row of a matrix the largest entry m, the sum of ``exp(x - m)``, and two factors of these.
 
-        The factors are a matrix, such as the softmax, and a number for each row. None for the core's formula, also if m
-        of a row is infinite.
+        ``exp(x - m)`` is the first factor, a matrix such as the softmax, times the second, a number for each row. None
+        for the core's formula, also if m of a row is infinite.
         """
         ...
 
