@@ -223,9 +223,9 @@ def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_in
     return torch.cumsum(x, dim=axis, dtype=dtype)
 
 
-def take(x: Any, indices: Any, /, *, axis: int) -> Any:
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
     """`take` along an axis, without two passes for negative indices, which the engine does not have."""
-    return torch.index_select(x, axis, indices)
+    return torch.index_select(x, 0 if axis is None else axis, indices)
 
 
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Any:

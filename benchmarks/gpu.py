@@ -393,7 +393,8 @@ def checked(stage: str, libraries: Sequence[str], seconds: float, *, dry: bool) 
 
 def lines_of(command: Sequence[str], seconds: float, *, dry: bool) -> list[dict[str, Any]]:
     """Collect the lines of JSON that a process writes until it is stopped."""
-    env = {**os.environ, "JAX_PLATFORMS": "cpu"} if dry else None
+    # A safe path excludes the folder of the script.
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent), **({"JAX_PLATFORMS": "cpu"} if dry else {})}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:  # noqa: S603  (our own)
         try:
             lines = process.communicate(timeout=seconds + GRACE)[0]

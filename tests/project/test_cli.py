@@ -385,10 +385,12 @@ def test_the_mutual_information_of_files_given_a_third(tmp_path: Path, capsys: p
         assert found["sentence"].startswith("Given the third variable, independence has p = ")
         assert "For x with y and z: The mutual information of 60 pairs" in found["report"]
         assert "no picture: there is none given numbers" in said
-    found, shown = json.loads(given("z.npy", "--json")[1]), given("z.npy")[1]
-    assert shown.startswith("mutual information given a third variable, 60 pairs, in nats")
-    assert f"\n{found['report']}\n" in shown
-    assert shown.count(found["sentence"]) == 1
+    found = json.loads(given("z.npy", "--json")[1])
+    for options, text in (((), found["sentence"]), (("--report",), found["report"])):
+        shown = given("z.npy", *options)[1]
+        assert shown.startswith("mutual information given a third variable, 60 pairs, in nats")
+        assert f"\n{text}\n" in shown
+        assert shown.count(found["sentence"]) == 1
     for name, words in (
         ("rare.csv", "given: expected at least 12 rows of each category, got 1 of 7; merge rare categories"),
         ("short.csv", "given: expected 60 rows, as in x, got 59"),

@@ -24,19 +24,19 @@ FREE = {"alias", "detach", "empty", "empty_like", "empty_strided", "new_empty", 
 """Operations that neither read nor write a matrix."""
 
 PASSES: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "info_nce": (from_scores.info_nce, 7),
-    "info_nce, index": (lambda s: from_scores.info_nce(s, positives=INDEX), 7),
+    "info_nce": (from_scores.info_nce, 5),
+    "info_nce, index": (lambda s: from_scores.info_nce(s, positives=INDEX), 5),
     "info_nce, mask": (lambda s: from_scores.info_nce(s, mask=OTHERS | SAME), 11),
-    "info_nce, rows": (lambda s: from_scores.info_nce(s, reduction="none").sum(), 7),
+    "info_nce, rows": (lambda s: from_scores.info_nce(s, reduction="none").sum(), 5),
     "info_nce, soft": (lambda s: from_scores.info_nce(s, positives=SOFT), 36),
     "supcon": (lambda s: from_scores.supcon(s, positives=SAME & OTHERS, mask=OTHERS), 26),
     "nca": (lambda s: from_scores.nca(s, positives=SAME & OTHERS, mask=OTHERS), 26),
-    "dcl": (from_scores.dcl, 7),
-    "flat_nce": (from_scores.flat_nce, 7),
-    "dclw": (lambda s: from_scores.dclw(s, temperature=0.1), 9),
+    "dcl": (from_scores.dcl, 5),
+    "flat_nce": (from_scores.flat_nce, 5),
+    "dclw": (lambda s: from_scores.dclw(s, temperature=0.1), 6),
     "clip": (from_scores.clip, 17),
-    "logistic": (from_scores.logistic, 9),
-    "contrastive": (from_scores.contrastive, 10),
+    "logistic": (from_scores.logistic, 7),
+    "contrastive": (from_scores.contrastive, 8),
     "relic": (from_scores.relic, 55),
 }
 """Functions of a score matrix, and the most passes that they may take."""
