@@ -195,7 +195,7 @@ def test_torch_compile_serves_every_batch_size(name: str) -> None:
 
 
 FEW_GRAPHS = 3
-"""Of small and large batches: a threshold divides sizes, but a loop over a size, or its bits, makes a graph for each."""
+"""Of small and large batches: a threshold divides sizes, but a loop over a size, or its bits, makes one for each."""
 
 
 @pytest.mark.parametrize("name", mostly_full(EACH, ["nca", "triplet_from_labels"]))
