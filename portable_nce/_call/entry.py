@@ -333,10 +333,8 @@ def agree_on_arguments(across: Ranks, call: Call, compared: dict[str, Any]) -> S
 
 def _columns_of_pairs(call: Call) -> int:
     """Number of columns of all ranks by the arrays of pairs, without those that ranks share; 0 without such arrays."""
-    mask = () if call.options.mask is None else (call.options.mask,)
-    for pairs in (*call.pairing.pairs, *mask) if call.gathers_columns else ():
-        return shape_of("mask", pairs, "(N, K)")[1] - call.n_common
-    return 0
+    pairs = [*call.pairing.pairs, *(() if call.options.mask is None else (call.options.mask,))]
+    return shape_of("mask", pairs[0], "(N, K)")[1] - call.n_common if pairs and call.gathers_columns else 0
 
 
 def _check_pairing(call: Call) -> bool:
@@ -347,8 +345,7 @@ def _check_pairing(call: Call) -> bool:
     x, pairing, mask, across = call.x, call.pairing, call.options.mask, call.gathers_columns
     n_rows, n_columns = x.shape[0], call.y.shape[0]
     n_columns += n_rows * len(call.partners)
-    shared = len(call.partners) > 0 or (call.layout.replicated and pairing.extra_columns)
-    _check_fits(pairing, call.names, (n_rows, n_columns), across=across and not shared)
+    _check_fits(pairing, call.names, (n_rows, n_columns), across=across and not call.shares_columns)
     pair_shape = (n_rows, _columns_of_pairs(call) + call.n_common if across else n_columns)
     if mask is not None:
         check_mask(namespace_of(mask), "mask", mask, pair_shape)

@@ -181,11 +181,15 @@ class Call(NamedTuple):
         return self.options.across is not None and (self.pairing.extra_columns or not self.layout.replicated)
 
     @property
+    def shares_columns(self) -> bool:
+        """Whether some columns are the same on all ranks, beside others."""
+        return len(self.partners) > 0 or (self.layout.replicated and self.pairing.extra_columns)
+
+    @property
     def n_common(self) -> int:
-        """Number of columns that are the same on all ranks, beside others."""
+        """Number of the columns that ranks share."""
         n_rows, n_columns = self.x.shape[0], self.y.shape[0]
-        common = self.layout.replicated and self.pairing.extra_columns
-        return n_rows if self.partners else n_columns - n_rows if common else 0
+        return n_rows if self.partners else n_columns - n_rows if self.shares_columns else 0
 
     @property
     def per_row_temperature(self) -> bool:

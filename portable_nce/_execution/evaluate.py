@@ -236,10 +236,8 @@ def _with_parameters(objective: Objective, matrix: ScoreMatrix) -> tuple[Objecti
         difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
         return inner, plain, (pairing.rule.smoothing * xp.sum(rows * difference, axis=1),)
     assert isinstance(objective, Weighted)  # noqa: S101  (the other case above)
-    form, diagonals = (
-        form_of(plain.similarity.scores),
-        diagonals_of(pairing.positives, rows.shape[0], plain.n_own_columns),
-    )
+    form = form_of(plain.similarity.scores)
+    diagonals = diagonals_of(pairing.positives, rows.shape[0], plain.n_own_columns)
     (positives,) = plain.partners or partners(xp, diagonals, Inputs((rows,), (columns,)))
     if plain.similarity.inner_product:  # a sum has the same digits if it is recorded
         scores = xp.sum(rows * positives, axis=1)
