@@ -668,14 +668,18 @@ class TorchAdapter(Defaults):
         return torch.sum(x, dim=axis)
 
     def count_along(self, x: Any, axis: int, dtype: Any) -> Any:
-        if x.device.type == "cpu" or _is_observed((x,)):
+        if _is_observed((x,)):
             return super().count_along(x, axis, dtype)
+        if x.is_cpu:
+            return x.view(torch.uint8).to(dtype).sum(axis)
         # A sum of booleans would convert them to numbers of the size of the result.
         return torch.sum(x.to(torch.bfloat16), dim=axis, dtype=torch.float32).to(dtype)
 
     def plus_product(self, x: Any, y: Any, z: Any) -> Any:
-        if _is_observed((x, y, z)) or (x.device.type == "cpu" and y.dtype == torch.bool):
+        if _is_observed((x, y, z)):
             return super().plus_product(x, y, z)
+        if x.is_cpu and y.dtype == torch.bool:
+            y = y.view(torch.uint8).to(x.dtype)
         return torch.addcmul(x, y, z, out=x)
 
     def times_in_place(self, x: Any, y: Any) -> Any:

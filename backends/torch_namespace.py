@@ -3,7 +3,8 @@
 PyTorch processes booleans one by one on the CPU. For a 512 × 512 matrix, `any` along an axis takes up to seventy times
 as long as the maximum of the same bytes, a conversion to numbers three times as long as from bytes, `where` up to eight
 times as long as operations on the bits, a conjunction with flags of rows thirty times as long as one of bytes, and a
-comparison four times as long as one with numbers as results.
+comparison four times as long as one with numbers as results. Small arrays gain nothing, and get PyTorch's functions in
+as few calls as possible.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ __all__ = ["namespace"]
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 """Integer dtypes of the size of floating-point dtypes."""
 
-_FEWEST = 2**13
-"""With fewer entries, the additional calls cost more than they save."""
+_FEWEST, _MANY = 2**13, 2**15
+"""With fewer entries, one or two additional calls, and several, cost more than they save."""
 
 
 def transformed(arrays: Arrays) -> bool:
@@ -91,14 +92,14 @@ def _only_devices() -> bool:
     return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
 
-def _is_open(*tensors: Any) -> bool:
+def _is_open(*tensors: Any, fewest: int = _FEWEST) -> bool:
     """Whether the bits of these tensors can be used: on CPUs, with a large result, outside of torch.compile.
 
     A compiler must not be asked about sizes: it would make a graph for each answer.
     """
-    if torch.compiler.is_compiling() or tensors[0].device.type != "cpu":
+    if torch.compiler.is_compiling() or not tensors[0].is_cpu:
         return False
-    return math.prod(_joint_shape(*[x.shape for x in tensors])) >= _FEWEST and is_plain(tensors)
+    return math.prod(_joint_shape(*[x.shape for x in tensors])) >= fewest and is_plain(tensors)
 
 
 def any_along(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
@@ -141,34 +142,26 @@ def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = No
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """`where`, by operations on the bits of the numbers; exact, also for NaN and signed zeros."""
-    found = _selected(condition, x1, x2)
-    return compat.where(condition, x1, x2) if found is None else found
-
-
-def _selected(condition: Any, x1: Any, x2: Any) -> Any:
-    """Entries of `x1` where the condition holds, else of `x2`, from their bits; None if these cannot be used."""
-    tensors = [x for x in (x1, x2) if isinstance(x, torch.Tensor)]
-    numbers = [x for x in (x1, x2) if type(x) is float]
-    if len(tensors) + len(numbers) < 2 or not tensors or condition.dtype != torch.bool:  # noqa: PLR2004  (both)
-        return None
-    first, last = tensors[0], tensors[-1]
-    if first.dtype not in _INTEGERS or last.dtype != first.dtype:
-        return None
-    if not _is_open(*tensors, condition):
-        return None
-    shape = _joint_shape(condition.shape, first.shape, last.shape)
-    integers = _INTEGERS[first.dtype]
+    tensors = (x1,) if type(x2) is float else (x2,) if type(x1) is float else (x1, x2)
+    dtype = getattr(tensors[0], "dtype", None)
+    if dtype not in _INTEGERS or getattr(tensors[-1], "dtype", None) != dtype or condition.dtype != torch.bool:
+        return compat.where(condition, x1, x2)
+    or_zero = type(x2) is float and repr(x2) == "0.0"
+    if not _is_open(condition, *tensors, fewest=_FEWEST if or_zero else _MANY):
+        return torch.where(condition, x1, x2)
+    shape = _joint_shape(condition.shape, *[x.shape for x in tensors])
+    integers = _INTEGERS[dtype]
     chosen = condition.view(torch.uint8).to(integers)
-    if numbers and repr(x2) == "0.0":
-        bits = first.view(integers)
+    if or_zero:
+        bits = x1.view(integers)
         chosen = chosen.mul_(bits) if chosen.shape == shape else chosen * bits
-        return chosen.view(first.dtype)
+        return chosen.view(dtype)
     chosen.neg_()  # all bits
-    a, b = (x.view(integers) if isinstance(x, torch.Tensor) else _bits(repr(x), first.dtype) for x in (x1, x2))
+    a, b = (x.view(integers) if isinstance(x, torch.Tensor) else _bits(repr(x), dtype) for x in (x1, x2))
     differing: Any = a ^ b
     fits = [x for x in (chosen, differing) if x.shape == shape]
     result = fits[0].bitwise_and_(differing if fits[0] is chosen else chosen) if fits else chosen & differing
-    return result.bitwise_xor_(b).view(first.dtype)
+    return result.bitwise_xor_(b).view(dtype)
 
 
 @lru_cache
@@ -179,32 +172,36 @@ def _bits(number: str, dtype: torch.dtype) -> int:
 
 def _joint_shape(first: Any, *others: Any) -> Any:
     """Shape to which all broadcast."""
-    if all(shape == first for shape in others):
-        return first
-    return torch.broadcast_shapes(first, *others)  # type: ignore[no-untyped-call]
+    for shape in others:
+        if shape != first:
+            fits = len(shape) == len(first) and 0 not in shape and 0 not in first
+            first = torch.Size(map(max, first, shape)) if fits else torch.broadcast_shapes(first, shape)  # type: ignore[no-untyped-call]
+    return first
 
 
 def _joined_flags(function: Any, of_bytes: Any) -> Any:
+    """Function of booleans, of the bytes of those of different shapes."""
+
     def join(x1: Any, x2: Any, /) -> Any:
-        if x1.dtype == x2.dtype == torch.bool and _is_open(x1, x2):
+        if not torch.compiler.is_compiling() and x1.shape != x2.shape and _is_open(x1, x2):
             return of_bytes(x1.view(torch.uint8), x2.view(torch.uint8)).view(torch.bool)
         return function(x1, x2)
 
     return join
 
 
-logical_and = _joined_flags(compat.logical_and, torch.bitwise_and)
-logical_or = _joined_flags(compat.logical_or, torch.bitwise_or)
+logical_and = _joined_flags(torch.logical_and, torch.bitwise_and)
+logical_or = _joined_flags(torch.logical_or, torch.bitwise_or)
 
 # Comparisons of floating-point numbers take a sixth of the time if their results are such numbers.
 
 
 def _compared(function: Any) -> Any:
     def compare(x1: Any, x2: Any, /) -> Any:
-        if not isinstance(x1, torch.Tensor) or x1.dtype not in _INTEGERS:
+        tensors = (x1, x2) if isinstance(x2, torch.Tensor) else (x1,)
+        if getattr(x1, "dtype", None) not in _INTEGERS or tensors[-1].dtype != x1.dtype:
             return function(x1, x2)
-        tensors = [x1, x2] if isinstance(x2, torch.Tensor) else [x1]
-        if tensors[-1].dtype != x1.dtype or not _is_open(*tensors):
+        if not _is_open(*tensors, fewest=_MANY):
             return function(x1, x2)
         return function(x1, x2, out=x1.new_empty(_joint_shape(*[x.shape for x in tensors]))).to(torch.bool)
 

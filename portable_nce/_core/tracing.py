@@ -28,6 +28,10 @@ MOST_ENTRIES = 2**22
 """Largest number of entries of an array of a program; for larger ones, the operations take nearly all of the time."""
 
 
+_OF_SHAPES = frozenset(["full_like", "ones_like", "zeros_like"])
+"""Functions that do not depend on the entries of their first argument."""
+
+
 class NotTraceableError(Exception):
     """A function cannot be traced."""
 
@@ -148,9 +152,10 @@ class _Trace:
         slots = tuple([self.slot(x) for x in arguments])
         traced_result = self.new_value(0 if isinstance(result, tuple) else result)
         key = function, tuple(sorted((name, repr(x)) for name, x in options.items()))
+        entries = slots[getattr(function, "__name__", "") in _OF_SHAPES :]
         function = partial(function, **options) if options else function
         self.instructions.append(Instruction(function, slots, traced_result.slot, key, overwrites))
-        if traced_result.slot not in self.large and all(k in self.constants for k in slots):
+        if traced_result.slot not in self.large and all(k in self.constants for k in entries):
             self.constants[traced_result.slot] = result
         if isinstance(result, tuple):
             return tuple([self.record(x, _item(k), traced_result) for k, x in enumerate(result)])
