@@ -1,12 +1,11 @@
-"""Programs: the array operations of a function and of its pullback, without the function's other Python code.
+"""Programs: the array operations of a function and of its pullback, replayed without the function's Python code.
 
-What was recorded is data: instructions that nothing uses are dropped, what is computed twice is computed once, and
-small arrays that depend on no argument are kept. The rest is written out as two functions, one line per instruction.
+A program is data. Instructions that nothing uses are dropped, what is computed twice is computed once, and small arrays
+that depend on no argument are kept.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -50,7 +49,7 @@ class GuardError(Exception):
 class Instruction(NamedTuple):
     """Call of a function, with the slots of its arguments and its result.
 
-    An instruction without a result is a guard: the program applies if the function's truth is `answer`. `key`: equal
+    An instruction without a result is a guard: its function raises an error if the program does not apply. `key`: equal
     for equal functions; `overwrites`: positions of arguments whose memory the function may use.
     """
 
@@ -59,7 +58,6 @@ class Instruction(NamedTuple):
     result: int | None
     key: Any
     overwrites: tuple[int, ...] = ()
-    answer: bool = True
 
     @property
     def is_view(self) -> bool:
@@ -132,18 +130,27 @@ def compiled(given: Recorded) -> Program | None:
     backward, made = {k for op in parts[1] for k in op.arguments} | wanted, {op.result for op in parts[0]}
     kept = sorted(k for k in backward & made if k not in given.numbers and k not in outputs)
     numbers = sorted(k for k in backward & made if k in given.numbers)
-    freed = given.large - {*outputs, *kept, *wanted, *range(n_inputs)}
-    constants = {f"v{k}": x for k, x in enumerate(values) if k >= n_inputs}
-    arrays, found, held, facts = map(_names, (range(n_inputs), outputs, kept, numbers))
-    forward = _written_out(["*arrays", f"{arrays} = arrays"], parts[0], freed, f"{found}, {held}, {facts}", constants)
-    if cotangent is None:
-        return Program(forward, None, len(kept), given.main)
-    start = [
-        f"arrays, found, held, facts, v{cotangent}",
-        f"{arrays}, {found}, {held}, {facts} = arrays, found, held, facts",
-    ]
-    pullback = _written_out(start, parts[1], freed, _names(results), constants)
-    return Program(forward, pullback, len(kept), given.main)
+    held = {*outputs, *kept, *wanted, *range(n_inputs)}
+    forth, back = (_steps(part, given.large, held) for part in parts)
+
+    def forward(*arrays: Array) -> tuple[Arrays, Arrays, tuple[Any, ...]]:
+        slots = [*arrays, *values[n_inputs:]]
+        _run(forth, slots)
+        parts = [tuple([slots[k] for k in places]) for places in (outputs, kept, numbers)]
+        return parts[0], parts[1], parts[2]
+
+    def pullback(
+        arrays: Sequence[Array], found: Arrays, held: Sequence[Array], facts: tuple[Any, ...], cotangent_given: Array
+    ) -> tuple[Array | None, ...]:
+        slots = [*arrays, *values[n_inputs:]]
+        slots[cotangent or 0] = cotangent_given
+        for places, contents in ((outputs, found), (kept, held), (numbers, facts)):
+            for k, x in zip(places, contents, strict=True):
+                slots[k] = x
+        _run(back, slots)
+        return tuple([None if k is None else slots[k] for k in results])
+
+    return Program(forward, None if cotangent is None else pullback, len(kept), given.main)
 
 
 def _written(instructions: Sequence[Instruction]) -> Callable[[Iterable[int]], bool]:
@@ -203,54 +210,31 @@ def _useful(
     return parts
 
 
-_SPELLED: Mapping[Any, str] = {
-    operator.add: "{} + {}",
-    operator.sub: "{} - {}",
-    operator.mul: "{} * {}",
-    operator.truediv: "{} / {}",
-    operator.neg: "-{}",
-    operator.getitem: "{}[{}]",
-    operator.lt: "{} < {}",
-    operator.le: "{} <= {}",
-    operator.gt: "{} > {}",
-    operator.ge: "{} >= {}",
-    operator.eq: "{} == {}",
-    operator.ne: "{} != {}",
-    bool: "{}",
-}
-"""Functions that need no call."""
+_Step = tuple[Callable[..., Any], int, int | None, Sequence[int], int]
 
 
-def _names(slots: Iterable[int | None]) -> str:
-    """Tuple of the names of slots, as it is written in Python."""
-    return f"({''.join('None, ' if k is None else f'v{k}, ' for k in slots)})"
-
-
-def _written_out(
-    start: Sequence[str],
-    instructions: Iterable[Instruction],
-    freed: set[int],
-    result: str,
-    constants: Mapping[str, Any],
-) -> Callable[..., Any]:
-    """Function of some parameters, with a line per instruction, and one where the last use of an array to free was.
-
-    `start`: the parameters, and lines that come first.
-    """
-    names: dict[str, Any] = {**constants, "GuardError": GuardError}
-    used: set[int] = set()
-    lines = [f"return {result}"]
-    for k, op in reversed([*enumerate(instructions)]):
-        touched = freed & {*op.arguments, *(() if op.result is None else (op.result,))}
-        lines += [f"del v{slot}" for slot in sorted(touched - used)]
+def _steps(instructions: Iterable[Instruction], large: set[int], held: set[int]) -> list[_Step]:
+    """Steps of a run: instructions, and releases of large arrays after their last use."""
+    used, steps = {*held}, []  # type: tuple[set[int], list[_Step]]
+    for op in reversed([*instructions]):
+        touched = large & {*op.arguments, -1 if op.result is None else op.result}
+        steps += [(_released, slot, None, (), slot) for slot in sorted(touched - used)]
         used |= touched
-        names[f"f{k}"] = op.function
-        arguments = [f"v{j}" for j in op.arguments]
-        value = _SPELLED.get(op.function, f"f{k}({', '.join(['{}'] * len(arguments))})").format(*arguments)
-        test = f"not ({value})" if op.answer else value
-        lines.append(f"if {test}: raise GuardError" if op.result is None else f"v{op.result} = {value}")
-    parameters, *first = start
-    body = "".join(f"    {line}\n" for line in (*first, *reversed(lines)))
-    exec(compile(f"def run({parameters}):\n{body}", "<program>", "exec"), names)  # noqa: S102  (names of slots alone)
-    written: Callable[..., Any] = names["run"]
-    return written
+        first, second, *rest = (*op.arguments, None) if len(op.arguments) == 1 else op.arguments
+        steps.append((op.function, first, second, rest, first if op.result is None else op.result))
+    steps.reverse()
+    return steps
+
+
+def _run(steps: list[_Step], values: list[Any]) -> None:
+    for function, first, second, rest, result in steps:  # no function per step: calls dominate the run time
+        if second is None:
+            values[result] = function(values[first])
+        elif rest:
+            values[result] = function(values[first], values[second], *[values[k] for k in rest])
+        else:
+            values[result] = function(values[first], values[second])
+
+
+def _released(_: Array) -> None:
+    """None, which replaces an array after its last use."""

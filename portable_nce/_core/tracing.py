@@ -17,7 +17,7 @@ from threading import local
 from typing import Any, NoReturn
 
 from .namespace import is_array, is_number, namespace_of, namespaces
-from .programs import Instruction, Program, Recorded, compiled
+from .programs import GuardError, Instruction, Program, Recorded, compiled
 from .protocol import KERNELS, Array, Namespace
 from .registry import adapter_of, adapters, recorder
 
@@ -188,8 +188,16 @@ class _Trace:
         """Answer of a guard, which is recorded."""
         given = bool(function(*map(_value, arguments))) if answer is None else answer
         slots = tuple([self.slot(x) for x in arguments])
-        self.instructions.append(Instruction(function, slots, None, (function, given), answer=given))
+        check = partial(_check_guard, given, function)
+        self.instructions.append(Instruction(check, slots, None, (function, given)))
         return given
+
+
+def _check_guard(answer: bool, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: FBT001
+    """First argument, if the function has the answer of the trace."""
+    if bool(function(*arguments)) is not answer:
+        raise GuardError
+    return arguments[0]
 
 
 def _value(x: Any) -> Any:
