@@ -222,6 +222,10 @@ class Adapter(Differentiation, Protocol):
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         """Return `x` where a boolean array of its shape is true, and a number elsewhere; `x` may be overwritten."""
 
+    def computed_once(self, *arrays: Array) -> tuple[Array, ...]:
+        """Return arrays that several operations read, which a compiler shall not compute again for each of them."""
+        ...
+
     @kernel()
     def turned(self, x: Array) -> Array:
         """Return the transpose of a matrix, in the memory order of a matrix that is none."""
