@@ -146,6 +146,13 @@ class Defaults:
         given = value[:, None] if hasattr(value, "shape") else value
         return self._space(x, chosen, given).where(chosen, given, x)
 
+    def entries_at(self, x: Array, columns: Array) -> Array:
+        # Not by `torch.take_along_dim`, with which torch.compile makes dynamic sizes static.
+        xp, (n_rows, n_columns) = self._space(x, columns), x.shape
+        first = xp.arange(n_rows, dtype=columns.dtype, device=getattr(columns, "device", None))[:, None] * n_columns
+        places = xp.reshape(columns + first, (-1,))
+        return xp.reshape(xp.take(xp.reshape(x, (-1,)), places, axis=0), columns.shape)
+
     def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
         xp = self._space(x, rows)
         count = xp.arange(x.shape[0], dtype=numbers.dtype, device=getattr(x, "device", None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -327,6 +328,39 @@ _once_p = _primitive("once", _as_they_are, _as_they_are, _once_tangent, _once_ba
 mlir.register_lowering(_once_p, mlir.lower_fun(_behind_a_branch, multiple_results=True), platform="cpu")
 
 
+@lru_cache(_STATICS)
+def _entries_of_rows(n_columns: int) -> _Static:
+    """The entries of rows in a column each, and the matrix of such entries: unlike a scatter, part of the next step."""
+
+    def take(x: Any, columns: Any) -> Any:
+        return jnp.take_along_axis(x, columns, axis=1)
+
+    def put(entries: Any, columns: Any) -> Any:
+        number = jax.lax.broadcasted_iota(columns.dtype, (columns.shape[0], n_columns), 1)
+        return jnp.where(number == columns, entries, 0)
+
+    return _Static((take, put))
+
+
+@jax.custom_jvp
+def _sigmoid(x: Any) -> Any:
+    return _sigmoid_of(x)[0]
+
+
+@_sigmoid.defjvp
+def _sigmoid_tangent(primals: Arrays, tangents: Arrays) -> tuple[Any, Any]:
+    value, exponential = _sigmoid_of(*primals)
+    return value, tangents[0] * (value * (value * exponential))
+
+
+def _sigmoid_of(x: Any) -> tuple[Any, Any]:
+    """The sigmoid, and a finite exponential e of -x: its derivative is ``s² e``, where JAX's ``s (1 - s)`` cancels."""
+    facts: Any = jnp.finfo
+    most = math.log(facts(x.dtype).max) - 1e-3  # a sigmoid below has no normal number
+    exponential = jnp.exp(jnp.minimum(-x, most))
+    return jnp.where(x < -most, 0.0, 1.0 / (1.0 + exponential)), exponential
+
+
 def _turned(x: Any) -> Any:
     return _once_p.bind(x.T)[0]
 
@@ -507,11 +541,21 @@ class JaxAdapter(Defaults):
         inside = (i >= row) & (i < row + count)
         return jnp.where(inside & (i - row == j - column), jnp.reshape(jnp.asarray(value, x.dtype), (-1, 1)), x)
 
+    def softplus_and_sigmoid(
+        self, x: Any, *, bounded: bool, need_value: bool = True, need_slope: bool = True
+    ) -> tuple[Any, Any] | None:
+        return None if need_value else (None, _sigmoid(x))  # both share an exponential
+
     def computed_once(self, *arrays: Any) -> Arrays:
         return tuple(_once_p.bind(*arrays))
 
     def turned(self, x: Any) -> Any:
         return _linear_p.bind(x, maps=_TURNED) if jnp.issubdtype(x.dtype, jnp.floating) else _turned(x)
+
+    def entries_at(self, x: Any, columns: Any) -> Any:
+        if columns.shape[1] != 1 or not jnp.issubdtype(x.dtype, jnp.floating):
+            return jnp.take_along_axis(x, columns, axis=1)
+        return _linear_p.bind(x, columns, maps=_entries_of_rows(x.shape[1]))
 
     def add_rows(self, x: Any, numbers: Any, rows: Any) -> Any:
         return x.at[numbers].add(rows)

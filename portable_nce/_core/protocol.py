@@ -253,6 +253,10 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def entries_at(self, x: Array, columns: Array) -> Array:
+        """Return the entries of each row of a matrix (n, K) in the `columns` (n, M), from 0 to K - 1."""
+        ...
+
     @kernel(0)
     def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
         """Return a matrix with each of the `rows` (n, D) added to the row with its number; `x` may be overwritten.
