@@ -90,10 +90,12 @@ class Family(ABC):
 
     `counts_pairs`: weights of pairs also count the pairs.
     `unshifted`: exponentials need no shift, so that residuals and coefficients are not far below 1.
+    `relative`: negatives are compared with the positive of the row, whose score `against` puts into the block.
     """
 
     counts_pairs = False
     unshifted = True
+    relative = False
 
     def __init__(self, xp: Namespace, spec: Any, facts: ScoreFacts) -> None:
         self.xp = xp
@@ -137,6 +139,10 @@ class Family(ABC):
             every = self.xp.ones_like(scores, dtype=self.xp.bool)
             return from_mask(self.xp, scores, every, single=False)._replace(members=None)
         return one_per_row(self.xp, scores, only(block.present))
+
+    def against(self, scores: Array, block: Inputs) -> Inputs:
+        """The block with the scores of the positives, (n,), with which negatives are compared."""
+        raise NotImplementedError
 
     def tile_cotangent(self, residual: Any, losses: RowLosses, rescale: Any) -> tuple[Array, Array]:
         """Cotangent of a tile of negatives, as a matrix and a factor of each row; the residual may be overwritten."""

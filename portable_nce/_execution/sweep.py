@@ -172,22 +172,23 @@ class Step:
         family, need_grad = self.family, self.spec.need_grad.gradients
         block = Inputs.of(self.spec.group_sizes, arrays)
         rows = self.source.block_operands(block)
+        apart = self.source.positive_scores(block, start)
+        own = family.against(apart, block) if family.relative else block
         tiles, positives = [], None
         for k in range(len(self.source.tiles)):
             sets = self.sets.of(k, start, block)
             if not isinstance(sets, Members):
                 scores, kept = self.source.negative_scores(rows, k)
-                tiles.append(_FilledTile(sets, *family.add_negatives(scores, sets, block), kept))
+                tiles.append(_FilledTile(sets, *family.add_negatives(scores, sets, own), kept))
                 continue
             scores, kept = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
             part, residual, positives = family.add_masked(scores, sets, block)
             tiles.append(_FilledTile(sets, part, residual, kept))
-        apart = self.source.positive_scores(block, start)
         if apart is not None:
-            positives = family.partner_positives(apart, block)
+            positives = family.partner_positives(apart, own)
         total, rescales = family.merge([tile.part for tile in tiles])
-        losses = family.finish(total, positives, block, need_grad=need_grad)
+        losses = family.finish(total, positives, own, need_grad=need_grad)
         if not need_grad:
             return carry, (losses.values, losses.row_counts)
         to_rows, to_columns = self._backward(carry, _Block(start, block, rows, positives, losses), tiles, rescales)
@@ -326,6 +327,8 @@ class _OneSided:
         for sharpness in inputs.sharpness:
             largest = largest_entry(sharpness)
             bound = math.inf if largest is None else bound * largest
+        if isinstance(family, PairsSpec) and family.relative:
+            bound *= 2.0
         for parameter in inputs.parameters if isinstance(family, PairsSpec) else ():
             largest = largest_entry(parameter)
             bound += math.inf if largest is None else largest
