@@ -193,7 +193,7 @@ def test_a_gradient_belongs_to_its_caller(loss: Any) -> None:
     gradients = [transformed(scores)[1] for _ in range(5)]
     for k, gradient in enumerate(gradients):
         np.testing.assert_array_equal(gradient, transformed(scores)[1])
-        gradient += float(k)
+        gradient[...] = float(k)
         assert not np.shares_memory(gradient, transformed(scores)[1])
     np.testing.assert_array_equal(scores, before)
 
