@@ -49,6 +49,14 @@ class RowLosses(NamedTuple):
     row_cotangents: Arrays = ()
     quotient: Array = None
 
+    def averaged(self, count: Array) -> RowLosses:
+        """The losses with all cotangents divided by a number (1,)."""
+
+        def by(x: Array) -> Array:
+            return x if x is None else x / (count if len(x.shape) == 1 else count[:, None])
+
+        return self.rescaled(by)._replace(row_cotangents=tuple(map(by, self.row_cotangents)))
+
     def rescaled(self, by: Callable[[Array], Array]) -> RowLosses:
         """The losses with `by` applied to the factors of the scores' cotangents."""
         positive = self.to_positive
