@@ -119,6 +119,9 @@ class Defaults:
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         return self._space(x, condition).where(condition, x, value)
 
+    def computed_once(self, *arrays: Array) -> Arrays:
+        return arrays
+
     def turned(self, x: Array) -> Array:
         xp, (n_rows, n_columns) = self._space(x), x.shape
         return xp.reshape(xp.reshape(xp.matrix_transpose(x), (-1,)), (n_columns, n_rows))
@@ -142,6 +145,13 @@ class Defaults:
         chosen = columns[:, None] == numbers[None, :]
         given = value[:, None] if hasattr(value, "shape") else value
         return self._space(x, chosen, given).where(chosen, given, x)
+
+    def entries_at(self, x: Array, columns: Array) -> Array:
+        # Not by `torch.take_along_dim`, with which torch.compile makes dynamic sizes static.
+        xp, (n_rows, n_columns) = self._space(x, columns), x.shape
+        first = xp.arange(n_rows, dtype=columns.dtype, device=getattr(columns, "device", None))[:, None] * n_columns
+        places = xp.reshape(columns + first, (-1,))
+        return xp.reshape(xp.take(xp.reshape(x, (-1,)), places, axis=0), columns.shape)
 
     def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
         xp = self._space(x, rows)

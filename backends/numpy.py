@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -71,10 +72,21 @@ def _turned(x: Any, *, turned: bool) -> Any:
     return x.T if turned and x is not None else x
 
 
+_references: Any = getattr(sys, "getrefcount", None)  # CPython's
+_HELD = [np.empty(1)]
+_OF_ONE = _references(_HELD[0]) if _references else None
+"""References to an array that a list alone holds, as they are counted. A view of an array holds one, too."""
+
+
 class NumpyAdapter(TapeAdapter):
     """Adapter for NumPy arrays, with faster kernels for unrecorded arrays."""
 
     reads_values = True
+
+    def is_alone(self, arrays: list[Any], k: int) -> bool:
+        if _references is None or type(arrays[k]) is not np.ndarray or arrays[k].base is not None:
+            return False
+        return bool(arrays[k].flags.carray and _references(arrays[k]) == _OF_ONE)
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:

@@ -1180,9 +1180,14 @@ class TapeAdapter(Defaults):
             space = leaves[0].namespace
             if not (isinstance(output, TapeArray) and output.level == level):
                 output = TapeArray(output, space, level)
-            found = zip(leaves, backward(space, output, leaves), strict=True)
-            slopes = iter([self._result(space, space.zeros_like(x.value) if g is None else g) for x, g in found])
-            value = self._result(space, output.value)
+            found = backward(space, output, leaves)
+            for k, leaf in enumerate(leaves):
+                if found[k] is None:
+                    found[k] = space.zeros_like(leaf.value)
+                elif not self.is_alone(found, k):  # results share no memory with other arrays
+                    found[k] = self._copied(space, found[k])
+            slopes = iter(found)
+            value = self._copied(space, output.value)
             gradients = [restored(slopes, arguments[n]) for n in positions]
             gradient = gradients[0] if isinstance(argnums, int) else tuple(gradients)
             if not has_aux:
@@ -1207,9 +1212,13 @@ class TapeAdapter(Defaults):
         except TypeError:  # such as a pandas.Series, a masked array
             return leaf
 
+    def is_alone(self, arrays: list[Array | None], k: int) -> bool:
+        """Return whether an array is known to share no memory with any other object than this list."""
+        return False
+
     @staticmethod
-    def _result(space: TapeNamespace, x: Array) -> Array:
-        """Copy that shares no memory with other results; an array, not a NumPy scalar."""
+    def _copied(space: TapeNamespace, x: Array) -> Array:
+        """Copy of an array; an array, not a NumPy scalar."""
         return x if hasattr(x, "__recorded__") else space.base_namespace.asarray(x, copy=True)
 
     def needs_gradient(self, x: Array) -> bool:

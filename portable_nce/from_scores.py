@@ -35,6 +35,7 @@ from ._core.numerics import sum_to_scalar, upcast
 from ._core.pair_sums import SQUARE, PairSets, PairTerm, exp_sum, log_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
+from ._core.registry import adapter_of
 from ._core.types import (
     AnyArray,
     ArrayOf,
@@ -733,7 +734,7 @@ def relic(
     check_square(matrix)
     if not _lack_masks(matrix):
         live = matrix != -math.inf
-        live = xp.logical_and(live, xp.matrix_transpose(live))
+        live = xp.logical_and(live, adapter_of(live).turned(live))
         mask = live if mask is None else xp.logical_and(mask, live)
     return contrast_scores(matrix, objective, pairing, Reduction(reduction, weights), mask=mask)
 

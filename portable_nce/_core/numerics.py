@@ -40,17 +40,8 @@ def nan_of(guide: Array, x: Array) -> Array:
 
 
 def entries_at(x: Array, columns: Array) -> Array:
-    """Entries of each row of `x` (N, K) in the columns (N, M).
-
-    Not by `torch.take_along_dim`, with which torch.compile makes dynamic sizes static; but XLA would write a transpose
-    to make it flat.
-    """
-    xp, (n_rows, n_columns) = namespace_of(x, columns), x.shape
-    if adapter_of(x).mode == "traced":
-        return xp.take_along_axis(x, columns, axis=1)
-    first = xp.arange(n_rows, dtype=columns.dtype, device=device_of(x))[:, None] * n_columns
-    places = xp.reshape(columns + first, (-1,))
-    return xp.reshape(xp.take(xp.reshape(x, (-1,)), places, axis=0), columns.shape)
+    """Entries of each row of `x` (N, K) in the columns (N, M)."""
+    return adapter_of(x).entries_at(x, columns)
 
 
 def place_of_largest(x: Array) -> Array:

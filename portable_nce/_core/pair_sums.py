@@ -19,7 +19,7 @@ from typing import NamedTuple
 from .autodiff import stop_gradient
 from .logsumexp import ExpSum
 from .namespace import device_of, namespace_of
-from .numerics import clipped, sigmoid, softplus
+from .numerics import clipped, entries_at, sigmoid, softplus
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
@@ -49,11 +49,10 @@ class PairSets(NamedTuple):
 
     def positive(self, scores: Array) -> Array:
         """Score of each row's positive, 0 without one."""
-        xp, (rows, columns) = namespace_of(scores), scores.shape
+        xp, rows = namespace_of(scores), scores.shape[0]
         if not self.diagonal:
             return xp.sum(xp.where(self.own, scores, 0.0), axis=1)
-        places = xp.arange(rows, device=device_of(scores)) * (columns + 1)
-        return xp.take(xp.reshape(scores, (-1,)), places, axis=0)
+        return entries_at(scores, xp.arange(rows, device=device_of(scores))[:, None])[:, 0]
 
     def negatives(self, entries: Array, value: float = 0.0) -> Array:
         """Entries of the negatives, and a number elsewhere; the entries may be overwritten."""
@@ -61,9 +60,12 @@ class PairSets(NamedTuple):
             return adapter_of(entries).fill_diagonal(entries, 0, 0, entries.shape[0], value)
         return entries if self.off is None else namespace_of(entries, self.off).where(self.off, entries, value)
 
-    def terms(self, entries: Array) -> Array:
-        """Terms of the negatives times their factors, 0 elsewhere; the entries may be overwritten."""
-        entries = self.negatives(entries)
+    def terms(self, entries: Array, *, cleared: bool = False) -> Array:
+        """Terms of the negatives times their factors, 0 elsewhere; the entries may be overwritten.
+
+        `cleared`: the entries are 0 elsewhere.
+        """
+        entries = entries if cleared else self.negatives(entries)
         return entries if self.factors is None else adapter_of(entries).times_in_place(entries, self.factors)
 
     def with_positives(self, entries: Array, values: Array) -> Array:
@@ -190,7 +192,7 @@ def log_sum(xp: Namespace, sums: ExpSum) -> Array:
 
 
 def _arguments(spec: _Spec, pairs: PairSets, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
-    """Arguments of the term; of one that overwrites them in a new array, with 0 outside of the negatives."""
+    """Arguments of the term; of one that overwrites them in a new array, with one number outside of the negatives."""
     shift = shifts[0] if shifts else None
     if spec.relative and positive is not None:
         shift = positive if shift is None else positive + shift
@@ -198,7 +200,13 @@ def _arguments(spec: _Spec, pairs: PairSets, scores: Array, shifts: Sequence[Arr
         scores = scores - shift[:, None]
     elif spec.constant != 0.0 or spec.term.overwrites:
         scores = scores - spec.constant
-    return pairs.negatives(scores) if spec.term.overwrites or pairs.off is not None else scores
+    nothing = -math.inf if _vanishes(spec.term, scores) else 0.0
+    return pairs.negatives(scores, nothing) if spec.term.overwrites or pairs.off is not None else scores
+
+
+def _vanishes(term: PairTerm, scores: Array) -> bool:
+    """Whether the term is 0 outside of the negatives: XLA would write a matrix for a mask behind an exponential."""
+    return term.exponential and adapter_of(scores).mode == "traced"
 
 
 def _kept_sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
@@ -206,7 +214,8 @@ def _kept_sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
     xp, split = namespace_of(scores), int(spec.shifted)
     pairs = spec.kind.of(rest[split:])
     positive = pairs.positive(scores) if spec.kind.has_positives else None
-    terms = pairs.terms(spec.term.value(xp, _arguments(spec, pairs, scores, rest[:split], positive)))
+    terms = spec.term.value(xp, _arguments(spec, pairs, scores, rest[:split], positive))
+    terms = pairs.terms(terms, cleared=_vanishes(spec.term, scores))
     sums = adapter_of(terms).sum_along(terms, 1)
     return (sums, terms) if positive is None else (positive, sums, terms)
 
@@ -245,8 +254,8 @@ def _row_softmax(kind: PairKind, scores: Array, *masks: Array) -> tuple[Array, .
         top = stop_gradient(xp.max(entries, axis=1))
         infinite = xp.isinf(top)
         shift = xp.where(infinite, xp.zeros_like(top), top)
-        below = clipped(xp, pairs.negatives(entries - shift[:, None]), -math.inf, 0.0)  # infinity counts as 0
-        terms = pairs.negatives(adapter_of(below).exp_in_place(below, bounded=False))
+        below = clipped(xp, entries - shift[:, None], -math.inf, 0.0)  # infinity counts as 0
+        terms = adapter_of(below).exp_in_place(below, bounded=False)
         total = adapter_of(terms).sum_along(terms, 1)
         total, factor = xp.where(infinite, xp.zeros_like(total), total), xp.ones_like(total)
     else:

@@ -222,6 +222,10 @@ class Adapter(Differentiation, Protocol):
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         """Return `x` where a boolean array of its shape is true, and a number elsewhere; `x` may be overwritten."""
 
+    def computed_once(self, *arrays: Array) -> tuple[Array, ...]:
+        """Return arrays that several operations read, which a compiler shall not compute again for each of them."""
+        ...
+
     @kernel()
     def turned(self, x: Array) -> Array:
         """Return the transpose of a matrix, in the memory order of a matrix that is none."""
@@ -247,6 +251,10 @@ class Adapter(Differentiation, Protocol):
         Rows whose column is out of range are unchanged; `inside`: there are none. The value is a number, or an array
         with one entry per row.
         """
+        ...
+
+    def entries_at(self, x: Array, columns: Array) -> Array:
+        """Return the entries of each row of a matrix (n, K) in the `columns` (n, M), from 0 to K - 1."""
         ...
 
     @kernel(0)

@@ -37,6 +37,7 @@ from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
+from .triplets import compares_all, of_one_positive
 from .two_sided import square_sweep
 
 
@@ -110,13 +111,13 @@ def one_sided_over(matrix: ScoreMatrix, wanted: Wanted) -> Prepared:
 def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prepared | None:
     """Sweep over given scores whose positives are at known places, one in each row; None for other matrices.
 
-    Sums over pairs leave out scores of -inf, and count pairs: these need a mask, unless all scores are finite.
+    Sums over pairs count their pairs: these need a mask if some are left out, but by scores of -inf.
     """
     positives, family, matrices = matrix.pairing.positives, wanted.family, (matrix, *others)
     if any(len(one.columns) > 0 or one.shard is not None for one in matrices):
         return None
-    if isinstance(family, (HardNegatives, Triplet)):  # these take masks
-        return None
+    if isinstance(family, HardNegatives) or (isinstance(family, Triplet) and not compares_all(family)):
+        return None  # these take masks
     known = matrix.pairing.is_diagonal or isinstance(positives, ByIndex)
     if not known or matrix.lacks_columns or not is_positive(matrix.shape[1] - 1):
         return None
@@ -125,9 +126,10 @@ def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prep
         inputs = inputs._replace(**matrix.indexed(positives))
     if matrix.mask is not None:
         inputs = inputs._replace(mask=(matrix.mask,), present=(present_at(matrix.mask, inputs),))
-    if isinstance(family, PairsSpec) and not (
-        family.terms[1] is not None and len(inputs.present) == 0 and all(one.finite for one in matrices)
-    ):
+    if isinstance(family, Triplet):
+        family = of_one_positive(family, finite=matrix.finite)
+        wanted = wanted._replace(family=family)
+    if isinstance(family, PairsSpec) and (family.terms[1] is None or len(inputs.present) > 0):
         return None
     sets = diagonals_of(positives, matrix.shape[0])
     return _prepared(matrix, wanted, sets, sizes_of(matrix, masked), inputs, _KNOWN, *others)

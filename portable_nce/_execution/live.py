@@ -124,16 +124,16 @@ def scores_without_idle(
     `symmetric`: the columns have losses, too. `crossed`: the loss of a row also depends on the scores of its column.
     """
     (scores,), (rule, inputs) = matrix.rows, matrix.pair_rule()
-    xp = namespace_of(scores)
+    xp, turned = namespace_of(scores), adapter_of(scores).turned
     pairs = [xp.broadcast_to(x, tuple(scores.shape)) for x in RuleSets(rule, inputs).of(0, 0, inputs)[:2]]
     used = _used(xp, pairs, needs, counted_by(weights))
     if symmetric:
         own_weights = None if weights is None else continued(weights, scores.shape[1])
-        of_columns = _used(xp, [xp.matrix_transpose(x) for x in pairs], needs, counted_by(own_weights))
-        used = xp.logical_or(used, xp.matrix_transpose(of_columns))
+        of_columns = _used(xp, [turned(x) for x in pairs], needs, counted_by(own_weights))
+        used = xp.logical_or(used, turned(of_columns))
     pairing = _pairing_without_idle(matrix.pairing, xp.any(used, axis=1), used)
     if crossed:
-        used = xp.logical_or(used, xp.matrix_transpose(used))
+        used = xp.logical_or(used, turned(used))
     return matrix._replace(rows=(zeroed_entries(scores, used),), pairing=pairing)
 
 

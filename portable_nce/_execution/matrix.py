@@ -117,7 +117,7 @@ class ScoreMatrix(NamedTuple):
             return self.own_transpose
         if self.scale is not None:
             return self.with_operands().transposed()
-        mask = None if self.mask is None else namespace_of(self.mask).matrix_transpose(self.mask)
+        mask = None if self.mask is None else adapter_of(self.mask).turned(self.mask)
         pairing = self.pairing.transposed()
         if len(self.columns) == 0:
             return self._replace(rows=(transpose_of(self.rows[0]),), pairing=pairing, mask=mask)
@@ -305,10 +305,7 @@ def _pull_entries(static: None, arrays: Arrays, outputs: Arrays, cotangents: Arr
 
 def transpose_of(scores: Array) -> Array:
     """The transpose as a matrix of its own; so is its cotangent: sums of both memory orders take many times as long."""
-    adapter = adapter_of(scores)
-    if adapter.mode == "traced":  # XLA chooses memory orders itself
-        return namespace_of(scores).matrix_transpose(scores)
-    return adapter.custom_vjp(_turn, _turn_back)(None, scores)[0]
+    return adapter_of(scores).custom_vjp(_turn, _turn_back)(None, scores)[0]
 
 
 def _turn(static: None, x: Array) -> Arrays:

@@ -126,22 +126,24 @@ def _with_chosen(
     visited: Visited, scores: Array, chosen: Array, some: Array, margin: Array, *, sign: float, soft: bool
 ) -> TripleSums:
     """Sums over the visited scores, each with that of the chosen column (n, P) or (n, 1), if a row has `some`."""
-    xp = namespace_of(scores, margin)
+    xp, adapter = namespace_of(scores, margin), adapter_of(scores)
     triples_of_row = xp.logical_and(visited.present, some)
-    visited = visited._replace(present=triples_of_row)
     difference = entries_at(scores, chosen) - visited.scores
-    difference = xp.where(triples_of_row, difference + margin[:, None], 0.0)
-    losses = xp.where(triples_of_row, excess(xp, difference, soft=soft), 0.0)
-    slopes = sigmoid_or_step(xp, difference, soft=soft)
-    slopes = xp.where(triples_of_row, slopes, 0.0)
+    difference += margin[:, None]
+    difference = adapter.where_in_place(triples_of_row, difference, 0.0)
+    losses, slopes = excess(xp, difference, soft=soft), sigmoid_or_step(xp, difference, soft=soft)
+    if soft:  # the others are 0 where the difference is
+        losses, slopes = (xp.where(triples_of_row, x, 0.0) for x in (losses, slopes))
+    number, to_margin = adapter.count_along(triples_of_row, 1, losses.dtype), xp.sum(slopes, axis=1)
     # The positive part is nonzero where its slope is.
-    number, active = (xp.sum(xp.astype(x, losses.dtype), axis=1) for x in (triples_of_row, stop_gradient(losses) != 0))
-    to_margin, to_chosen = xp.sum(slopes, axis=1), slopes
-    if chosen.shape[1] == 1 and slopes.shape[1] != 1:
-        to_chosen = to_margin[:, None]
-    nothing = zeros(xp, tuple(scores.shape), slopes)
-    to_scores = adapter_of(slopes).add_columns(nothing, chosen, sign * to_chosen)
-    to_scores = visited.put(to_scores, -sign * slopes)
+    active = xp.sum(xp.astype(stop_gradient(losses) != 0, losses.dtype), axis=1) if soft else to_margin
+    to_chosen = to_margin[:, None] if chosen.shape[1] == 1 and slopes.shape[1] != 1 else slopes
+    to_chosen = sign * to_chosen
+    if visited.places is None:
+        to_scores = adapter.add_columns(adapter.times_in_place(slopes, -sign), chosen, to_chosen)
+    else:
+        nothing = zeros(xp, tuple(scores.shape), slopes)
+        to_scores = visited.put(adapter.add_columns(nothing, chosen, to_chosen), -sign * slopes)
     return TripleSums(xp.sum(losses, axis=1), number, active, to_scores, to_margin)
 
 

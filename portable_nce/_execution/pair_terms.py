@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.numerics import sum_to_scalar
@@ -20,7 +20,8 @@ class PairsSpec(NamedTuple):
 
     `counts`: whether positives, and whether negatives, count as pairs. `graded`: whether weights of positives are the
     degrees to which they are positive. `balance`: the sum of the losses is the mean over positives plus the mean over
-    negatives; the sweep has a single block.
+    negatives; the sweep has a single block. `relative`: rows have one positive each, without a term; minus its score is
+    the first parameter of the term of negatives, before those of the block.
     """
 
     terms: tuple[Term | None, Term | None]
@@ -28,6 +29,7 @@ class PairsSpec(NamedTuple):
     counts: tuple[bool, bool] = (True, True)
     graded: bool = False
     balance: bool = False
+    relative: bool = False
 
 
 class PairSum(NamedTuple):
@@ -56,20 +58,53 @@ class PairTerms(Family):
 
     def __init__(self, xp: Namespace, spec: PairsSpec, facts: ScoreFacts, *, need_grad: bool) -> None:
         super().__init__(xp, spec, facts)
+        self.relative = spec.relative
         self.bounded = facts.small
         self.need_grad = need_grad
+        self.leaves_out = facts.given and not facts.finite  # scores of -inf
+        self.complete = facts.complete and not self.leaves_out
         self.n_pairs = int(spec.counts[0]) + (facts.n_negatives if spec.counts[1] else 0)  # of each row, if complete
 
     def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[PairSum, Arrays]:
         """Sums over a tile of negatives, and the slopes of its terms by the scores of each matrix."""
         term = self.spec.terms[1]
         assert term is not None  # noqa: S101  (without, no tile is computed)
+        if self.leaves_out:
+            return self._add_some(term, scores, exclude, block)
         if not self.facts.finite:
             scores = tuple([exclude(x, 0.0) for x in scores])
         elif self.facts.given and term.fused is None:
             scores = tuple([x + 0.0 for x in scores])  # a user's function may return them, and results are overwritten
         summed: tuple[PairSum, Arrays] = self._summed(term, scores, block, lambda x: exclude(x, 0.0))
         return summed
+
+    def _add_some(self, term: Term, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[PairSum, Arrays]:
+        """Sums over the negatives whose scores are not -inf, and their number, which takes no pass if all are there."""
+        xp, adapter = self.xp, adapter_of(scores[0])
+        taken = exclude(_are_there(xp, scores), False)  # noqa: FBT003  (an entry)
+
+        def of_all(*scores: Array) -> Array:
+            return xp.full_like(scores[0][:, 0], self.facts.n_negatives)
+
+        def of_some(*scores: Array) -> Array:
+            return adapter.count_along(exclude(_are_there(xp, scores), False), 1, scores[0].dtype)  # noqa: FBT003
+
+        for there in block.present:
+            taken = xp.logical_and(taken, there[:, None])
+
+        number: Array | None = None
+        if adapter.mode == "traced" and not block.mask:
+            lowest = [xp.min(x, axis=1) for x in scores]  # NaN if it may hide -inf
+            some = xp.any(xp.logical_not(_are_there(xp, lowest, surely=True)))
+            number = adapter.branch(xp.astype(some, xp.int32), (of_all, of_some), *scores)
+        number = adapter.count_along(taken, 1, scores[0].dtype) if number is None else number
+        # A user's function may return its argument.
+        kept = xp.where if term.fused is None else adapter.where_in_place
+        scores = tuple([xp.where(taken, x, 0.0) for x in scores])
+        sums, slopes = self._summed(term, scores, block, lambda x: kept(taken, x, 0.0))
+        for there in block.present:
+            number = xp.where(there, number, 0.0)
+        return sums._replace(n_pairs=number), slopes
 
     def _summed(
         self,
@@ -152,21 +187,36 @@ class PairTerms(Family):
             added = tuple(xp.zeros_like(score) for score in scores)
         return self.merge(sums)[0], added, None
 
+    def against(self, scores: Array, block: Inputs) -> Inputs:
+        """The block with minus the scores of the positives ahead of its parameters, and the rows that have one."""
+        if self.leaves_out:
+            there = _are_there(self.xp, (scores,))
+            block, scores = block._replace(present=(there,)), self.xp.where(there, scores, 0.0)
+        return block._replace(parameters=(-scores, *block.parameters))
+
     def partner_positives(self, scores: Array, block: Inputs) -> tuple[PairSum, Array]:
         """Terms of rows with one positive each, and their slopes."""
-        xp, term = self.xp, self.spec.terms[0]
+        xp, term, there = self.xp, self.spec.terms[0], None
+        number = self._counted(scores, self.n_pairs)
+        if self.leaves_out:  # the negatives are counted in their tile
+            there = _are_there(xp, (scores,))
+            scores = xp.where(there, scores, 0.0)
+            number = xp.astype(there, scores.dtype) * float(self.spec.counts[0])
         if term is None:
             zero = xp.zeros_like(scores)
-            return self._no_term(zero, block)._replace(n_pairs=self._counted(zero, self.n_pairs)), zero
+            return self._no_term(zero, block)._replace(n_pairs=number), zero
         value, slopes = self._term(term, (scores,), block.parameters)
+        if there is not None:
+            value, *rest = _once_each(lambda x: x if x is None else xp.where(there, x, 0.0), (value, *slopes))
+            slopes = tuple(rest)
         active = xp.astype(value != 0, value.dtype) if self.spec.divide_by == "active" else None
         slope, *to_parameters = slopes if self.need_grad else (None,)
         to_parameters = [xp.zeros_like(value) if x is None else x for x in to_parameters]
-        return PairSum(value, self._counted(value, self.n_pairs), active, tuple(to_parameters)), slope
+        return PairSum(value, number, active, tuple(to_parameters)), slope
 
     def _counted(self, like: Array, number: int) -> Array | None:
         """Number of pairs of each row, or None if all rows are known to have `n_pairs`."""
-        return None if self.facts.complete else self.xp.full_like(like, number)
+        return None if self.complete else self.xp.full_like(like, number)
 
     def _no_term(self, zero: Array, block: Inputs) -> PairSum:
         slopes = tuple(zero for _ in block.parameters) if self.need_grad else ()
@@ -207,6 +257,9 @@ class PairTerms(Family):
         to_positive, *to_parameters = (
             x if x is None else self.divided(x if factor is None else x * factor) for x in (slope, *total.to_parameters)
         )
+        if self.relative:
+            to_away, *to_parameters = to_parameters
+            to_positive = -1.0 * to_away  # type: ignore[operator]
         factor = self.divided(xp.ones_like(values) if factor is None else factor)
         to_rows = (*to_parameters, *self.to_weights(weight_slopes))
         return RowLosses(values, counts, factor, to_positive, to_rows)
@@ -222,8 +275,10 @@ class PairTerms(Family):
         xp, spec, slope = self.xp, self.spec, None
         if positive is not None:
             part, slope = positive
-            one, n_negatives = xp.ones_like(part.value), xp.full_like(part.value, self.facts.n_negatives)
-            total = BalancedSum(part._replace(n_pairs=one), total._replace(n_pairs=n_negatives))
+            if not self.leaves_out:
+                one, n_negatives = xp.ones_like(part.value), xp.full_like(part.value, self.facts.n_negatives)
+                part, total = part._replace(n_pairs=one), total._replace(n_pairs=n_negatives)
+            total = BalancedSum(part, total)
         sides = [_mean_of(xp, part, spec.divide_by, weights) for part in total]
         (of_positives, of_negatives), counts = sides, sides[0].number + sides[1].number
         values = of_positives.values + of_negatives.values
@@ -286,6 +341,12 @@ def _mean_of(xp: Namespace, part: PairSum, divide_by: str, weights: Array | None
         return _OneMean(values / norm, number, factor / norm, ())
     mean = sum_to_scalar(xp, values) / norm
     return _OneMean(values / norm, number, factor / norm, ((to_weights - number * mean) / norm,))
+
+
+def _are_there(xp: Namespace, scores: Sequence[Array], *, surely: bool = False) -> Array:
+    """Pairs whose scores are all not -inf; `surely`: nor NaN."""
+    found = [x > -math.inf if surely else x != -math.inf for x in scores]
+    return found[0] if len(found) == 1 else xp.logical_and(*found)
 
 
 def _once_each(function: Callable[[Array], Any], arrays: Arrays) -> list[Any]:

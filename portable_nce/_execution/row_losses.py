@@ -49,6 +49,14 @@ class RowLosses(NamedTuple):
     row_cotangents: Arrays = ()
     quotient: Array = None
 
+    def averaged(self, count: Array) -> RowLosses:
+        """The losses with all cotangents divided by a number (1,)."""
+
+        def by(x: Array) -> Array:
+            return x if x is None else x / (count if len(x.shape) == 1 else count[:, None])
+
+        return self.rescaled(by)._replace(row_cotangents=tuple(map(by, self.row_cotangents)))
+
     def rescaled(self, by: Callable[[Array], Array]) -> RowLosses:
         """The losses with `by` applied to the factors of the scores' cotangents."""
         positive = self.to_positive
@@ -90,10 +98,12 @@ class Family(ABC):
 
     `counts_pairs`: weights of pairs also count the pairs.
     `unshifted`: exponentials need no shift, so that residuals and coefficients are not far below 1.
+    `relative`: negatives are compared with the positive of the row, whose score `against` puts into the block.
     """
 
     counts_pairs = False
     unshifted = True
+    relative = False
 
     def __init__(self, xp: Namespace, spec: Any, facts: ScoreFacts) -> None:
         self.xp = xp
@@ -137,6 +147,10 @@ class Family(ABC):
             every = self.xp.ones_like(scores, dtype=self.xp.bool)
             return from_mask(self.xp, scores, every, single=False)._replace(members=None)
         return one_per_row(self.xp, scores, only(block.present))
+
+    def against(self, scores: Array, block: Inputs) -> Inputs:
+        """The block with the scores of the positives, (n,), with which negatives are compared."""
+        raise NotImplementedError
 
     def tile_cotangent(self, residual: Any, losses: RowLosses, rescale: Any) -> tuple[Array, Array]:
         """Cotangent of a tile of negatives, as a matrix and a factor of each row; the residual may be overwritten."""

@@ -39,13 +39,15 @@ class Gradients(NamedTuple):
 class SweepResult(NamedTuple):
     """Losses of the rows, their counts in a mean, and the gradients.
 
-    `divisor`: divisor of the mean, if the gradients have been divided by it.
+    `divisor`: divisor of the mean, if the gradients have been divided by it. `averaged`: they have been divided by the
+    sum of the counts, in the only block.
     """
 
     values: Array
     row_counts: Array
     gradients: Gradients
     divisor: int | None = None
+    averaged: bool = False
 
 
 class SweepSpec(NamedTuple):
@@ -137,17 +139,24 @@ class NeedGrad(NamedTuple):
         return NeedGrad(any(flags.flat), rows or scale, columns, partners, any(flags.rows[1:]))
 
 
+def divisor_by(xp: Namespace, count: Array) -> Array:
+    """Divisor of a mean; 1 without rows, where the sums are 0."""
+    return xp.where(count == 0, xp.ones_like(count), count)
+
+
 def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:
     """The sum of the losses, or their mean over the rows that count, with its gradients."""
     if spec.values:
         return result
-    values, counts, gradients, divisor = result
+    values, counts, gradients, divisor, has_means = result
     total = divided(sum_to_scalar(xp, values), divisor)  # once: dividing each loss would round each row
     if not spec.mean or divisor is not None:
         return SweepResult(total, counts, gradients)
     count = sum_to_scalar(xp, counts)
     empty = count == 0
-    count = xp.where(empty, xp.ones_like(count), count)  # without rows, the sums are 0
+    count = divisor_by(xp, count)
+    if has_means:
+        return SweepResult(total / count, counts, gradients)
     if gradients == Gradients():
         # `where`: in forward mode within forward mode, PyTorch returns no entries for second derivatives of a quotient
         # that are all 0, as those of triplets are.

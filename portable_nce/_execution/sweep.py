@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from .._core.checks import is_readable
 from .._core.logsumexp import ExpSum
 from .._core.namespace import namespace_of
-from .._core.numerics import largest_entry
+from .._core.numerics import largest_entry, sum_to_scalar
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import Objective
@@ -33,7 +33,7 @@ from .pair_terms import PairsSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
 from .scores import Channels, GivenScores, Products, Source
 from .sources import takes_embeddings
-from .specs import Gradients, NeedGrad, SweepResult, SweepSpec
+from .specs import Gradients, NeedGrad, SweepResult, SweepSpec, divisor_by
 from .tiling import Bounds
 
 
@@ -60,6 +60,8 @@ class StepSpec(NamedTuple):
         Facts about the scores, without numbers of rows and columns.
     averaged : bool
         Whether slopes are divided by the number of rows.
+    by_counts : bool
+        Whether slopes are divided by the sum of the counts of all rows, which are one block, unless `averaged`.
     excluded : int, optional
         Number of columns that are no negatives of a row, if all rows have as many.
     group_sizes : tuple of int
@@ -81,6 +83,7 @@ class StepSpec(NamedTuple):
     need_grad: NeedGrad
     facts: ScoreFacts
     averaged: bool
+    by_counts: bool
     excluded: int | None
     group_sizes: tuple[int, ...]
     blocks: Bounds | None
@@ -164,6 +167,7 @@ class Step:
                 self.sets = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
                 negatives = n_columns - (spec.excluded or 0)
         divisor = divisor_of(spec.family, n_rows, negatives) if spec.averaged else None
+        self.by_counts = spec.by_counts and divisor is None
         facts = spec.facts._replace(n_negatives=negatives, divisor=divisor)
         self.family: Family = family_of(self.xp, spec.family, facts, need_grad=spec.need_grad.gradients)
 
@@ -172,24 +176,27 @@ class Step:
         family, need_grad = self.family, self.spec.need_grad.gradients
         block = Inputs.of(self.spec.group_sizes, arrays)
         rows = self.source.block_operands(block)
+        apart = self.source.positive_scores(block, start)
+        own = family.against(apart, block) if family.relative else block
         tiles, positives = [], None
         for k in range(len(self.source.tiles)):
             sets = self.sets.of(k, start, block)
             if not isinstance(sets, Members):
                 scores, kept = self.source.negative_scores(rows, k)
-                tiles.append(_FilledTile(sets, *family.add_negatives(scores, sets, block), kept))
+                tiles.append(_FilledTile(sets, *family.add_negatives(scores, sets, own), kept))
                 continue
             scores, kept = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
             part, residual, positives = family.add_masked(scores, sets, block)
             tiles.append(_FilledTile(sets, part, residual, kept))
-        apart = self.source.positive_scores(block, start)
         if apart is not None:
-            positives = family.partner_positives(apart, block)
+            positives = family.partner_positives(apart, own)
         total, rescales = family.merge([tile.part for tile in tiles])
-        losses = family.finish(total, positives, block, need_grad=need_grad)
+        losses = family.finish(total, positives, own, need_grad=need_grad)
         if not need_grad:
             return carry, (losses.values, losses.row_counts)
+        if self.by_counts:
+            losses = losses.averaged(divisor_by(self.xp, sum_to_scalar(self.xp, losses.row_counts)))
         to_rows, to_columns = self._backward(carry, _Block(start, block, rows, positives, losses), tiles, rescales)
         of_positives = (losses.to_positive,) if self.returns_positives else ()
         cotangents = (*to_rows, *of_positives, *losses.row_cotangents)
@@ -305,6 +312,7 @@ class _OneSided:
             need_grad,
             facts,
             averaged=spec.mean and facts.finite and facts.complete,
+            by_counts=spec.mean and self.adapter.mode == "eager" and self.blocks == n_rows,
             excluded=None if self.diagonals is None else -self.diagonals.negatives(0),
             group_sizes=self.by_block.group_sizes,
             blocks=self.blocks if isinstance(sets, s.SortedClasses) else None,  # type: ignore[arg-type]
@@ -326,6 +334,8 @@ class _OneSided:
         for sharpness in inputs.sharpness:
             largest = largest_entry(sharpness)
             bound = math.inf if largest is None else bound * largest
+        if isinstance(family, PairsSpec) and family.relative:
+            bound *= 2.0
         for parameter in inputs.parameters if isinstance(family, PairsSpec) else ():
             largest = largest_entry(parameter)
             bound += math.inf if largest is None else largest
@@ -374,7 +384,8 @@ class _OneSided:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
         to_rows = to_rows or [None] * n_rows
-        return result._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))
+        gradients = Gradients(to_rows, to_columns, to_partners, gradients)
+        return result._replace(gradients=gradients, averaged=self.step.by_counts)
 
     def _steps(self) -> tuple[Callable[..., tuple[Arrays, Arrays]], bool]:
         """The step of all blocks, and whether it is compiled."""

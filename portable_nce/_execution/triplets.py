@@ -7,14 +7,54 @@ from functools import partial
 from typing import Any
 
 from .._core.checks import is_empty, largest, least, readable_entries
+from .._core.equality import Record
+from .._core.namespace import namespace_of
+from .._core.numerics import relu, relu_slope, softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from ..objectives.pairwise import fused_term
 from ..objectives.triplet import Triplet
 from ..pairings import Members
 from .inputs import Arrays, Inputs, only
 from .mining import mined_sums
+from .pair_terms import PairsSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .triples import TripleSums, triple_sums, visit
+
+
+def compares_all(spec: Triplet) -> bool:
+    """Whether every positive is compared with every negative."""
+    return spec.mining == ("all", "all")
+
+
+def of_one_positive(spec: Triplet, *, finite: bool) -> PairsSpec:
+    """All triples of rows with one positive each, at a known place: a term of negatives. `finite`: no score is NaN."""
+    divide_by = "pairs" if spec.average == "all" else "active"
+    return PairsSpec((None, _EXCESSES[spec.soft, finite]), divide_by, counts=(False, True), relative=True)
+
+
+class _Excess(Record):
+    """Excess of a negative, from its score, minus the score of the positive, and the margin."""
+
+    soft: bool
+    finite: bool
+
+    def __call__(
+        self, score: Array, away: Array, margin: Array, *, bounded: bool, need_grad: bool
+    ) -> tuple[Array, tuple[Array, ...]]:
+        difference = score + away
+        difference += margin
+        xp = namespace_of(difference)
+        if self.soft:
+            value, slope = softplus_and_sigmoid(xp, difference, bounded=bounded, need_slope=need_grad)
+        else:
+            value, slope = relu(xp, difference), None
+            if need_grad:
+                slope = xp.astype(difference > 0, value.dtype) if self.finite else relu_slope(xp, difference)
+        return value, (slope,) * 3 if need_grad else ()
+
+
+_EXCESSES = {(soft, finite): fused_term(_Excess(soft, finite)) for soft in (False, True) for finite in (False, True)}
 
 
 class Triplets(Family):
@@ -51,7 +91,7 @@ class Triplets(Family):
             # Scores outside all triples may be infinite, and inf - inf is NaN.
             score = xp.where(xp.logical_and(used, xp.logical_not(undefined)), score, 0.0)
         spec, single = self.spec, self.facts.single
-        if spec.mining == ("all", "all"):
+        if compares_all(spec):
             of_all = partial(triple_sums, soft=spec.soft, need_grad=self.need_grad, finite=finite)
             sums = visit(of_all, score, positives, negatives, margin, single=single)
         else:

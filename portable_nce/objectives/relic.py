@@ -121,7 +121,7 @@ def _divergence(
     ratio, p = log_p - log_q, xp.exp(log_p)
     sign = xp.astype(xp.less(ratio, 0.0), ratio.dtype) * -2.0 + 1.0
     difference = xp.maximum(p, xp.exp(log_q)) * xp.expm1(ratio * -sign) * sign
-    by_p = p * ratio
+    by_p, difference = adapter_of(difference).computed_once(p * ratio, difference)
     return by_p + difference, (by_p, difference, by_p, by_p, difference, difference) if need_grad else ()
 
 

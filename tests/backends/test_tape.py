@@ -185,6 +185,19 @@ def test_results_share_no_memory() -> None:
     np.testing.assert_array_equal(x, np.ones(3))
 
 
+@pytest.mark.parametrize("loss", [pnce.bounds.club, pnce.bounds.dv, pnce.from_scores.info_nce])
+def test_a_gradient_belongs_to_its_caller(loss: Any) -> None:
+    """Also of a call that runs as a program, which keeps arrays."""
+    scores = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    transformed, before = pnce.value_and_grad(loss), scores.copy()
+    gradients = [transformed(scores)[1] for _ in range(5)]
+    for k, gradient in enumerate(gradients):
+        np.testing.assert_array_equal(gradient, transformed(scores)[1])
+        gradient[...] = float(k)
+        assert not np.shares_memory(gradient, transformed(scores)[1])
+    np.testing.assert_array_equal(scores, before)
+
+
 def test_aux_structures_and_unused_arguments() -> None:
     def function(parameters: dict[str, Any], unused: Any) -> Any:
         value = (parameters["a"] * parameters["b"][0]).sum()
