@@ -410,7 +410,8 @@ class _Replayed(torch.autograd.Function):
         outputs: Arrays = form.function(form.static, *arrays)
         ctx.form = form
         ctx.save_for_backward(*arrays, *outputs)
-        return outputs[: form.n_outputs]
+        # Callers may write into results (`loss /= steps`): these are neither saved nor views.
+        return tuple([x.clone() for x in outputs[: form.n_outputs]])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Arrays:

@@ -771,8 +771,8 @@ def logistic(
     pair_weights : array of float, shape (N, K), optional
         Weights w ≥ 0 of the pairs, without gradient; 1 by default. Weight 0 leaves a pair out, as a mask does.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the rows (the sum over all pairs divided by N), weighted sum, or the weighted losses of the
-        rows.
+        Weighted mean over the rows that have a pair (the sum over all pairs divided by their number, N without a mask),
+        weighted sum, or the weighted losses of the rows.
 
     Returns
     -------

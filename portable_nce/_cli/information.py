@@ -34,6 +34,8 @@ def information(options: Namespace) -> int:
     require({"numpy": "NumPy"}, "numpy")
     x, y, columns = _loaded(options.files)
     groups, order = (_labels(name, columns, len(x)) for name in (options.groups, options.order))
+    if order and isinstance(order[0], (str, bytes)):
+        print(f"{options.order}: the times are names, sorted as text", file=sys.stderr)
     given = _third(options.given, columns, len(x))
     if options.units == "bits" and given is not None and given.dtype.kind == "f":
         raise Refused("--units bits: expected categories as a third variable, got numbers; their results are in nats")

@@ -30,6 +30,9 @@ SEPARATORS = "\t;,"
 NPY, ZIP = b"\x93NUMPY", b"PK"
 """First bytes of files that NumPy writes."""
 
+MISSING = {"#n/a", "-", "--", ".", "?", "missing", "n/a", "na", "nil", "none", "null"}
+"""Cells that stand for a missing number."""
+
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?")
 
 
@@ -55,7 +58,7 @@ def read_array(path: Path, *, whole: bool = False, rows: int | None = None) -> V
 def read_labels(path: Path, rows: int) -> list[Any]:
     """Label of each row."""
     found = read_array(path, rows=rows)
-    if found.ndim != 1 and found.size != found.shape[0]:
+    if found.ndim == 0 or found.size != found.shape[0]:
         raise Refused(f"{path}: expected one column, got shape {found.shape}")
     return list(found.ravel().tolist())
 
@@ -200,8 +203,22 @@ def _array(path: Path, names: Sequence[str], columns: Sequence[Sequence[str]], *
     missing = [k for k, line in enumerate(zip(*columns, strict=True), 1) if any(not cell.strip() for cell in line)]
     if missing:
         raise ValueError(f"row {missing[0]} has an empty cell; leave such rows out of both files")
+    for name, column in zip(names, columns, strict=True):
+        _check_numbers(path, name.strip(), column)
     table = _mixed(path, names, columns, whole=whole)
     return table[:, 0] if table.shape[1] == 1 else table
+
+
+def _check_numbers(path: Path, name: str, cells: Sequence[str]) -> None:
+    """Refuse missing numbers, and say if a column of names has numbers, too."""
+    others = [(k, cell.strip()) for k, cell in enumerate(cells, 1) if not _is_number(cell)]
+    if not 0 < len(others) < len(cells):
+        return
+    row, first = others[0]
+    if all(cell.casefold() in MISSING for _, cell in others):
+        raise ValueError(f"row {row} has {first!r} in place of a number; leave such rows out of both files")
+    said = f"column {name} holds {first!r} beside numbers, so all its cells are taken for names"
+    print(f"{path}: {said}", file=sys.stderr)
 
 
 def _mixed(path: Path, names: Sequence[str], columns: Sequence[Sequence[str]], *, whole: bool) -> Values:

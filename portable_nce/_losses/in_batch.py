@@ -567,8 +567,8 @@ def siglip(
     weights : array, shape (N,), optional
         Weights of the images.
     reduction : {"mean", "sum", "none"}, default: "mean"
-        Weighted mean over the images (the sum over all pairs divided by N, not by N²), weighted sum, or the weighted
-        losses of the images.
+        Weighted mean over the images that have a pair (without a mask, the sum over all pairs divided by N, not by N²),
+        weighted sum, or the weighted losses of the images.
     block_size : int, None or "auto", default: "auto"
         Rows per block, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional

@@ -66,9 +66,10 @@ def awkward_numbers(case: Case) -> list[float]:
 
 
 def of_torch(function: Callable[..., Any], arrays: list[Any], count: int) -> list[Any]:
-    """Value, and gradients by autograd with a cotangent."""
+    """Value, and gradients by autograd with a cotangent; the value is written into, as by ``loss /= steps``."""
     leaves = [x.detach().clone().requires_grad_() for x in arrays[:count]]
     value = function(*leaves, *arrays[count:])
+    value *= 0.5
     if not value.requires_grad:
         return [value]
     cotangent = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype).reshape(value.shape)

@@ -419,7 +419,8 @@ def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixt
     numpy = pytest.importorskip("numpy")
     x = numpy.random.default_rng(0).normal(size=(60, 2))
     few, objects = numpy.zeros((4, 2)), numpy.asarray([1, "a"], dtype=object)
-    for name, array in {"x": x, "few": few, "objects": objects, "empty": few[:0]}.items():
+    saved = {"x": x, "few": few, "objects": objects, "empty": few[:0], "number": numpy.float64(1.0)}
+    for name, array in saved.items():
         numpy.save(tmp_path / f"{name}.npy", array)
     for name, arrays in {"both": {"x": x, "y": x}, "three": {"a": few, "b": few, "c": few}, "one": {"x": x}}.items():
         numpy.savez(tmp_path / f"{name}.npz", **arrays)
@@ -441,6 +442,7 @@ def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixt
         "header.csv": b"a,b\n",
         "ragged.csv": b"a,b\nc\n",
         "gaps.csv": b"1,2\n3,\n",
+        "missing.csv": b"1,2\n3,NA\n4,?\n",
         "binary.csv": bytes(range(256)),
         "nothing.csv": b"",
         "table.csv": b"a,b\n1,2\n",
@@ -470,11 +472,13 @@ def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixt
         (["x.npy", "binary.csv"], "binary.csv: expected text in UTF-8, got byte 0x80 at position 128"),
         (["x.npy", "ragged.csv"], "ragged.csv: expected 2 values in each line, got [1, 2]"),
         (["x.npy", "gaps.csv"], "gaps.csv: row 2 has an empty cell"),
+        (["x.npy", "missing.csv"], "missing.csv: row 2 has 'NA' in place of a number"),
         (["x.npy", "objects.npy"], "objects.npy: expected numbers or names, got Python objects"),
         (["x.npy", "three.npz"], "three.npz: expected one array, got a, b, c"),
         (["few.npy", "few.npy"], "x: expected at least 48 rows, got 4"),
         (["empty.npy", "x.npy"], "x: expected shape (N, D) or (N,), got (0, 2)"),
         (["x.npy", "x.npy", "--groups", "folder"], "folder: expected a file, got a folder"),
+        (["x.npy", "x.npy", "--groups", "number.npy"], "number.npy: expected one column, got shape ()"),
     ):
         paths = [name.removeprefix("=") if name.startswith(("--", "=")) else str(tmp_path / name) for name in files]
         assert main(["mi", *paths]) == 2
@@ -507,6 +511,9 @@ def test_what_the_columns_of_a_file_are_taken_for(tmp_path: Path, capsys: pytest
     assert found.tolist() == ["a", "b"]
     assert "using the first line as a header" in said
     assert read(["kind", "a", "b"], rows=3)[0].tolist() == ["kind", "a", "b"]
+    found, said = read(["code", "1", "2a", "3"])
+    assert found.tolist() == ["1", "2a", "3"]
+    assert "column code holds '2a' beside numbers, so all its cells are taken for names" in said
 
 
 def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
