@@ -338,9 +338,10 @@ def transfer_entropies() -> str:
     made = fill(
         f"`python benchmarks/transfer.py` gives these figures of {transfer.COUNT} times with `splits=1`, next to "
         f"{transfer.PEER} on the same series: nearest neighbours (`ksg`) of numbers, counts (`discrete`) of bits, and "
-        f"a test by {transfer.PERMUTATIONS} permutations of the source. The truths have closed forms. The table "
-        "has the mean of the errors, and the mean of their sizes. Dependence is shown by p of at most 5 %, or, of "
-        "bits, by `lower` above 0. A local error is the root of the mean squared error of `local`.",
+        f"a test by {transfer.PERMUTATIONS} permutations of the source. The truths have closed forms. The table has "
+        "the mean error of the estimates, and its mean size. Dependence is shown by p of at most 5 %, or, of bits, by "
+        "`lower` above 0; the test is withheld (–) where the series have fewer than 30 blocks of a correlation time. A "
+        "local error is the root of the mean squared error of `local`.",
         120,
     )
     return f"""

@@ -209,6 +209,11 @@ def error(values: list[float], truth: float) -> str:
     return f"{np.mean(off):+.2f}, {np.mean(np.abs(off)):.2f}"
 
 
+def shows(run: Record) -> bool:
+    """Whether a run shows dependence: of numbers by p, of categories by the lower limit."""
+    return run["lower"] > 0.0 if run["p"] is None else run["p"] <= LEVEL
+
+
 def table(record: Record) -> str:
     """Both estimators, one line per problem."""
     lines = [
@@ -228,7 +233,7 @@ def table(record: Record) -> str:
             f"{len(values)}",
             error(values, truth),
             of([r["high"] < truth for r in runs if r["high"] is not None]),
-            of([r["lower"] > 0.0 if r["p"] is None else r["p"] <= LEVEL for r in runs]),
+            of([shows(r) for r in runs if r["lower"] is not None or r["p"] is not None]),
             f"{np.mean([r['local'] for r in runs]):.2f}",
             error([r["estimate"] for r in peers], truth),
             of([r["p"] <= LEVEL for r in peers]),
