@@ -335,19 +335,26 @@ def transfer_entropies() -> str:
     if not transfer.RECORD.exists():
         return ""
     record = json.loads(transfer.RECORD.read_text(encoding="utf-8"))
+    given, missed, runs = transfer.ranges(record)
     made = fill(
         f"`python benchmarks/transfer.py` gives these figures of {transfer.COUNT} times with `splits=1`, next to "
         f"{transfer.PEER} on the same series: nearest neighbours (`ksg`) of numbers, counts (`discrete`) of bits, and "
-        f"a test by {transfer.PERMUTATIONS} permutations of the source. The truths have closed forms. The table has "
-        "the mean error of the estimates, and its mean size. Dependence is shown by p of at most 5 %, or, of bits, by "
-        "`lower` above 0; the test is withheld (–) where the series have fewer than 30 blocks of a correlation time. A "
-        "local error is the root of the mean squared error of `local`.",
+        f"a test by {transfer.PERMUTATIONS} permutations of the source. The truths have closed forms.",
+        120,
+    )
+    read = fill(
+        f"An error is the mean size of the errors of estimates, which are given in {given} of {runs} runs; {missed} of "
+        "their ranges miss the truth. A local error is the root of the mean squared error of `local`. Dependence is "
+        "shown by p of at most 5 %, or, of bits, by `lower` above 0. The test is withheld, and not counted, "
+        "where the series have fewer than 30 blocks of a correlation time.",
         120,
     )
     return f"""
 ## Transfer entropy
 
 {made}
+
+{read}
 
 {transfer.table(record)}
 

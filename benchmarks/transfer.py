@@ -3,7 +3,7 @@
 `python benchmarks/transfer.py` estimates `--repeats` times on each problem and adds the results to docs/transfer.json;
 recorded runs are skipped. `--only name` runs problems whose name holds this word; `--quick` prints the table of one run
 of two problems, without the peer if it is not installed, and writes nothing. interval_coverage.py writes the table into
-docs/coverage.md. Needs NumPy, and `pip install infomeasure==0.6.3`, which is under the AGPL and in no requirement here.
+docs/coverage.md. Needs NumPy, and infomeasure 0.6.3, which is under the AGPL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from relations import Record, flipped, of, rounded
 
 import portable_nce as pnce
 
-__all__ = ["PEER", "PROBLEMS", "RECORD", "local_of_channel", "local_of_numbers", "peer", "table"]
+__all__ = ["PEER", "PROBLEMS", "RECORD", "peer", "ranges", "table"]
 
 RECORD: Final = Path(__file__).parents[1] / "docs" / "transfer.json"
 PEER: Final = "infomeasure 0.6.3"
@@ -201,12 +201,9 @@ def run(record: Record, repeats: int, only: str, save: Callable[[Record], None])
 # The table
 
 
-def error(values: list[float], truth: float) -> str:
-    """Mean error of the estimates: their mean minus the truth, and the mean of the sizes."""
-    if not values:
-        return "–"
-    off = [value - truth for value in values]
-    return f"{np.mean(off):+.2f}, {np.mean(np.abs(off)):.2f}"
+def mean(values: list[float]) -> str:
+    """Table cell of a mean."""
+    return f"{np.mean(values):.2f}" if values else "–"
 
 
 def shows(run: Record) -> bool:
@@ -214,30 +211,32 @@ def shows(run: Record) -> bool:
     return run["lower"] > 0.0 if run["p"] is None else run["p"] <= LEVEL
 
 
+def ranges(record: Record) -> tuple[int, int, int]:
+    """Numbers of runs with an estimate, of those whose range does not hold the truth, and of all runs."""
+    runs = [(problem.truth, run) for problem in PROBLEMS for run in record.get(problem.name, [])]
+    given = [(truth, run) for truth, run in runs if run["estimate"] is not None]
+    missed = [truth for truth, run in given if run["high"] is not None and not run["low"] <= truth <= run["high"]]
+    return len(given), len(missed), len(runs)
+
+
 def table(record: Record) -> str:
     """Both estimators, one line per problem."""
     lines = [
-        (
-            "| series | truth | runs | estimates | error | range below | shown | local error "
-            "| peer's error | peer's p at most 5 % | peer's local error |"
-        ),
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| series | truth | runs | error | peer's | local error | peer's | shown | peer's |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for problem in PROBLEMS:
         runs, truth = record.get(problem.name, []), problem.truth
         if not runs:
             continue
-        values = [r["estimate"] for r in runs if r["estimate"] is not None]
         peers = [r["peer"] for r in runs if "peer" in r]
         cells = (
-            f"{len(values)}",
-            error(values, truth),
-            of([r["high"] < truth for r in runs if r["high"] is not None]),
+            mean([abs(r["estimate"] - truth) for r in runs if r["estimate"] is not None]),
+            mean([abs(r["estimate"] - truth) for r in peers]),
+            mean([r["local"] for r in runs]),
+            mean([r["local"] for r in peers]),
             of([shows(r) for r in runs if r["lower"] is not None or r["p"] is not None]),
-            f"{np.mean([r['local'] for r in runs]):.2f}",
-            error([r["estimate"] for r in peers], truth),
             of([r["p"] <= LEVEL for r in peers]),
-            f"{np.mean([r['local'] for r in peers]):.2f}" if peers else "–",
         )
         lines.append(f"| {problem.name} | {truth:.2f} | {len(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -362,7 +362,7 @@ def test_the_values_of_transfer_entropy_are_means_of_local_ones(monkeypatch: pyt
 def test_transfer_entropy_of_copied_bits() -> None:
     ((_, rows),) = printed("transfer")
     assert [float(row[1]) for row in rows] == [0.37, 0.25]
-    assert [row[6] for row in rows] == ["1/1", "1/1"]
+    assert [row[7] for row in rows] == ["1/1", "1/1"]
 
 
 # Estimators of mutual information on the tasks of benchmark-mi
