@@ -558,7 +558,7 @@ def ranks(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=BOTH)
 def peers(session: nox.Session) -> None:
-    """Compare with the losses of other libraries, as on docs/from-*.md, and transfer entropy; run trainers and Keras."""
+    """Compare with other libraries, as on docs/from-*.md, and in transfer entropy; run trainers and Keras."""
     comparer = environment(session, "peers")
     comparer.install("--no-deps", *(PEERS[name] for name in ALONE), SBI)
     pytest(comparer, "peers", "tests/full/peers", processes="0")  # imports take most of the time
