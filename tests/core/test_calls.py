@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ import portable_nce as pnce
 from portable_nce import pairings
 from portable_nce._core import calls
 from portable_nce._core.calls import MOST
+from portable_nce._core.namespace import namespace_of
+from portable_nce._core.tracing import traced
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.calls import arrays_of, value_and_gradients
 
@@ -145,6 +148,39 @@ def test_arrays_that_are_one_inside_of_others() -> None:
         found = pnce.value_and_grad(lambda a, k=k: alike(a, a if k == 0 else y))(x)
         np.testing.assert_array_equal(found[0], wanted[k][0])
         np.testing.assert_array_equal(found[1], wanted[k][1])
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "another value": lambda value: 2.0 * value,
+    "NaN": lambda value: value * math.nan,
+    "another dtype": lambda value: namespace_of(value).astype(value, namespace_of(value).float32),
+    "another shape": lambda value: namespace_of(value).reshape(value, (1,)),
+}
+"""What may be wrong with a result."""
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_program_with_another_result_than_the_call_is_not_kept(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = (z.detach() for z in tensors(6, 4))
+    wanted = afresh(partial(pnce.info_nce, x, y))
+
+    def wrong(function: Callable[..., Any], *given: Any) -> Any:
+        return traced(lambda *arrays: CHANGES[change](function(*arrays)), *given)
+
+    monkeypatch.setattr(calls, "traced", wrong)
+    for _ in range(3):
+        torch.testing.assert_close(pnce.info_nce(x, y), wanted, rtol=0.0, atol=0.0)
+    assert programs() == [0]
+
+
+@COUNTS_PROGRAMS
+def test_a_result_of_nan_has_a_program() -> None:
+    x, y = (z.detach() for z in tensors(6, 4))
+    x[2, 1] = math.nan
+    losses = [pnce.info_nce(x, y, reduction="none") for _ in range(4)]
+    assert programs() == [1]
+    assert all(loss.isnan().tolist() == losses[0].isnan().tolist() for loss in losses)
 
 
 @COUNTS_PROGRAMS
