@@ -293,7 +293,8 @@ def test_the_same_array_twice_is_another_kind() -> None:
     weighted = partial(pnce.info_nce, weights=weights)
     logistic = partial(pnce.siglip, weights=weights, logit_scale=scale, logit_bias=bias)
     of_embeddings = [(loss, (x, x), (x, y)) for loss in (pnce.info_nce, weighted, logistic)]
-    for loss, first, second in (*of_embeddings, (by_labels, (labels[0],) * 2, tuple(labels))):
+    as_negatives = pnce.info_nce, (x, y, x), (x, y, y)  # one array twice in both, but not the same one
+    for loss, first, second in (*of_embeddings, as_negatives, (by_labels, (labels[0],) * 2, tuple(labels))):
         wanted = [afresh(partial(loss, *given)) for given in (first, second)]
         for order in ((0, 1), (1, 0)):
             calls.KINDS.clear()
