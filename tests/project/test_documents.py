@@ -193,6 +193,7 @@ def test_the_first_output_of_a_page_is_what_its_block_prints(page: str, capsys: 
 
 
 def test_the_loop_of_the_readme_computes_the_same_before_and_after() -> None:
+    need("README.md", {"torch"})
     torch: Any = importlib.import_module("torch")
     (loop,) = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     encoder = torch.nn.Linear(8, 4)
