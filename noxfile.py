@@ -109,6 +109,8 @@ ALONE: Final = ("lightly", "solo-learn", "open-clip-torch", "libauc")
 SBI: Final = "sbi==0.27.0"
 """Another such library, without a page, since its losses are methods."""
 
+INFOMEASURE: Final = "infomeasure==0.6.3"
+"""For the comparison of transfer entropy alone; it is under the AGPL."""
 
 ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     # One library each: the full run shows that no other is needed.
@@ -168,6 +170,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(requirement for name, requirement in PEERS.items() if name not in ALONE),
         *group("trainer"),
         *group("keras"),
+        INFOMEASURE,
         LIGHTNING,
         *extras("jax", "demo"),
         "numpy",
@@ -555,7 +558,7 @@ def ranks(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=BOTH)
 def peers(session: nox.Session) -> None:
-    """Compare with the losses of other libraries, as on docs/from-*.md; run trainers and Keras."""
+    """Compare with other libraries, as on docs/from-*.md, and in transfer entropy; run trainers and Keras."""
     comparer = environment(session, "peers")
     comparer.install("--no-deps", *(PEERS[name] for name in ALONE), SBI)
     pytest(comparer, "peers", "tests/full/peers", processes="0")  # imports take most of the time

@@ -23,6 +23,7 @@ from typing import Any, Final
 import independence
 import numpy as np
 import relations
+import transfer
 from known_information import EXCEPTIONS, UNNOTICED, designs, gaussian, kraskov, problems
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -273,7 +274,7 @@ The limits and flags of each problem are in [coverage.json](coverage.json).
 Independent arrays of dependent rows, without `groups=` and `order=`; the truth is 0.
 
 {unnoticed(record)}
-{third_variables()}{independence_tests()}"""
+{third_variables()}{transfer_entropies()}{independence_tests()}"""
 
 
 def unnoticed(record: Record) -> str:
@@ -326,6 +327,38 @@ def third_variables() -> str:
 {relations.differences(record)}
 
 The numbers are in [relations.json](relations.json).
+"""
+
+
+def transfer_entropies() -> str:
+    """Errors of transfer entropy and of its local values, next to those of a peer, from the record of transfer.py."""
+    if not transfer.RECORD.exists():
+        return ""
+    record = json.loads(transfer.RECORD.read_text(encoding="utf-8"))
+    given, missed, runs = transfer.ranges(record)
+    made = fill(
+        f"`python benchmarks/transfer.py` gives these figures of {transfer.COUNT} times with `splits=1`, next to "
+        f"{transfer.PEER} on the same series: nearest neighbours (`ksg`) of numbers, counts (`discrete`) of bits, and "
+        f"a test by {transfer.PERMUTATIONS} permutations of the source. The truths have closed forms.",
+        120,
+    )
+    read = fill(
+        f"An error is the mean size of the errors of estimates, which are given in {given} of {runs} runs; {missed} of "
+        "their ranges miss the truth. A local error is the root of the mean squared error of `local`. Dependence is "
+        "shown by p of at most 5 %, or, of bits, by `lower` above 0. The test is withheld, and not counted, "
+        "where the series have fewer than 30 blocks of a correlation time.",
+        120,
+    )
+    return f"""
+## Transfer entropy
+
+{made}
+
+{read}
+
+{transfer.table(record)}
+
+The numbers are in [transfer.json](transfer.json).
 """
 
 

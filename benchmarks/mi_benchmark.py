@@ -7,7 +7,7 @@ either, both run. `--quick` estimates on a small sample, prints the table and wr
 `python -m nox -s mi_benchmark` makes both environments. Needs NumPy, JAX and matplotlib.
 
 Their critic, `mutual_information` with benchmark-mi's network: 16 and 8 hidden units, ReLU, of x and y together,
-batches of 256, at most 10 000 steps, half of the pairs for the report (`folds=2`, `seeds=1`,
+batches of 256, at most 10 000 steps, half of the pairs for the report (`folds=2`, `networks=1`,
 `transform="standardize"`). Differences: Adam starts at a rate of 0.005, not 0.1; 3/8 of the pairs are for training and
 1/8 for stopping, whereas benchmark-mi trains on half and stops on the half that it reports; coordinates are clipped at
 4 standard deviations; the estimate extrapolates to more pairs.
@@ -82,7 +82,7 @@ def their_critic(x: Numbers, y: Numbers, seed: int) -> pnce.estimation.MutualInf
         transform="standardize",
         folds=2,
         splits=1,
-        seeds=1,
+        networks=1,
         steps=10_000,
         progress=False,
     )

@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         help="number of random divisions into folds, whose bounds are averaged",
     )
     information.add_argument(
-        "--seeds", type=_count, default=1, metavar="COUNT", help="number of networks whose scores are averaged"
+        "--networks", type=_count, default=1, metavar="COUNT", help="number of networks whose scores are averaged"
     )
     information.add_argument(
         "--steps", type=_count, default=3000, metavar="COUNT", help="maximum number of training steps of a network"

@@ -50,7 +50,7 @@ def information(options: Namespace) -> int:
             transform=options.transform,
             folds=options.folds,
             splits=options.splits,
-            seeds=options.seeds,
+            networks=options.networks,
             steps=options.steps,
             batch=options.batch,
         )

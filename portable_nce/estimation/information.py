@@ -49,7 +49,7 @@ def mutual_information(
     order: Sequence[Any] | AnyArray | None = None,
     folds: int | None = None,
     splits: int | None = None,
-    seeds: int = 1,
+    networks: int = 1,
     steps: int = 3000,
     batch: int = 256,
     progress: bool = True,
@@ -70,7 +70,7 @@ def mutual_information(
     order: Sequence[Any] | AnyArray | None = None,
     folds: int | None = None,
     splits: int | None = None,
-    seeds: int = 1,
+    networks: int = 1,
     steps: int = 3000,
     batch: int = 256,
     progress: bool = True,
@@ -91,7 +91,7 @@ def mutual_information(
     order: Sequence[Any] | AnyArray | None = None,
     folds: int | None = None,
     splits: int | None = None,
-    seeds: int = 1,
+    networks: int = 1,
     steps: int = 3000,
     batch: int = 256,
     progress: bool = True,
@@ -137,7 +137,7 @@ def mutual_information(
         Number of folds, at least 2; by default 3, and 5 for fewer than 48 groups.
     splits : int, optional
         Random divisions into folds whose bounds are averaged; by default 4 up to 2 000 rows, 2 up to 6 000, else 1.
-    seeds : int, default: 1
+    networks : int, default: 1
         Number of networks whose scores are averaged.
     steps : int, default: 3000
         Maximum number of training steps.
@@ -184,7 +184,7 @@ def mutual_information(
         "order": order,
         "folds": folds,
         "splits": splits,
-        "seeds": seeds,
+        "networks": networks,
         "steps": steps,
         "batch": batch,
         "progress": progress,
@@ -372,13 +372,13 @@ def independence_test(
 
 def _estimated(
     x: Any, y: Any, rng: Any, *, given: Sequence[Any] | None, critic: Any, transform: str, groups: Any, order: Any,
-    folds: Any, splits: Any, seeds: Any, steps: Any, batch: Any, progress: Any,
+    folds: Any, splits: Any, networks: Any, steps: Any, batch: Any, progress: Any,
 ) -> MutualInformation:  # fmt: skip
     """Estimate of two arrays, given the categories of a third variable if there is one."""
     check_choice("transform", transform, TRANSFORMS)
     progress = check_bool("progress", progress)
-    seeds, steps, batch = (
-        check_whole_number(name, value) for name, value in (("seeds", seeds), ("steps", steps), ("batch", batch))
+    networks, steps, batch = (
+        check_whole_number(name, value) for name, value in (("networks", networks), ("steps", steps), ("batch", batch))
     )
     family, name = _critic(critic)
     seed, random = _random(rng)
@@ -393,7 +393,7 @@ def _estimated(
         trainer = Trainer(family, library, steps=steps, batch=min(batch, sample.pairs), exceptions=exceptions)
         width = OUTPUTS if name == "joint" else 1
         fitter = Fitter(
-            trainer, transform, name == "own", name == "best" and sample.takes_kernels, seeds, width, categories
+            trainer, transform, name == "own", name == "best" and sample.takes_kernels, networks, width, categories
         )
         study = Study(sample, fitter, folds, random)
         with progress_bar(study.trainings(splits) if progress else 0) as bar:
@@ -411,7 +411,7 @@ def _estimated(
         sample.unit,
         used,
         transform,
-        seeds,
+        networks,
         steps,
         batch,
         exceptions,

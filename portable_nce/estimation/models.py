@@ -66,7 +66,7 @@ class Fitter(NamedTuple):
         Whether the critic is the user's: it sees the scores of the columns alone.
     kernels : bool
         Whether kernels compete with the networks.
-    seeds : int
+    networks : int
         Networks whose scores are averaged.
     width : int
         Numbers that the networks hold per score.
@@ -78,7 +78,7 @@ class Fitter(NamedTuple):
     transform: str
     own: bool
     kernels: bool
-    seeds: int
+    networks: int
     width: int
     categories: int
 
@@ -101,7 +101,7 @@ class Fitter(NamedTuple):
         both = prepared(train), prepared(stop)
         squares = namespace_of(start.squares).astype(start.squares, both[0].x.features.dtype)
         models = []
-        for _ in range(self.seeds):
+        for _ in range(self.networks):
             models.append(self.trainer.trained(*both, squares, random))
             update()
 
@@ -126,7 +126,7 @@ class Fitter(NamedTuple):
         update: Callable[[], None],
     ) -> Model:
         models = []
-        for _ in range(self.seeds):
+        for _ in range(self.networks):
             models.append(self.trainer.trained(scaled(train), scaled(stop), train.x, random))
             update()
 

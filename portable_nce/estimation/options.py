@@ -15,6 +15,7 @@ Samples: TypeAlias = AnyArray | Sequence[Any]
 
 OTHER_NAMES = {
     "seed": "rng",
+    "seeds": "networks",
     "random_state": "rng",
     "n_splits": "folds",
     "cv": "folds",

@@ -48,7 +48,7 @@ class Settings(ResultRecord):
         Kinds of critics, and the number of reports by each.
     transform : str
         Inputs of the critics.
-    seeds, steps, batch : int
+    networks, steps, batch : int
         Options of the training.
     exceptions : float
         Share of pairs that the loss expects to be anything.
@@ -71,7 +71,7 @@ class Settings(ResultRecord):
     unit: str
     critic: str
     transform: str
-    seeds: int
+    networks: int
     steps: int
     batch: int
     exceptions: float

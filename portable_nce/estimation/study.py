@@ -51,7 +51,7 @@ class Study(NamedTuple):
 
     def trainings(self, splits: int) -> int:
         """Number of trainings of a run."""
-        return self.folds * self.fitter.seeds * (1 + sum(len(self.fractions(k)) for k in range(splits)))
+        return self.folds * self.fitter.networks * (1 + sum(len(self.fractions(k)) for k in range(splits)))
 
     def run(self, splits: int, update: Callable[[], None]) -> Found:
         """Bounds of all splits, with the same folds for the same seed, whatever y is."""

@@ -96,7 +96,7 @@ def report(result: MutualInformation, units: Units, withholding: set[str], meani
 
 def _of_critics(made: Settings) -> str:
     inputs = "normal scores of ranks" if made.transform == "ranks" else "standardised values"
-    training = "" if made.critic.startswith("own") else f", {made.seeds} network{'s' * (made.seeds > 1)} per fold"
+    training = "" if made.critic.startswith("own") else f", {made.networks} network{'s' * (made.networks > 1)} per fold"
     return (
         f"Critics ({made.critic}{training}, at most {made.steps} training steps with {made.batch} pairs each) saw "
         f"{inputs} among the training pairs, and separate pairs chose among them; the loss allowed for a share of "

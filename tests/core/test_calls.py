@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ import portable_nce as pnce
 from portable_nce import pairings
 from portable_nce._core import calls
 from portable_nce._core.calls import MOST
+from portable_nce._core.namespace import namespace_of
+from portable_nce._core.tracing import traced
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.calls import arrays_of, value_and_gradients
 
@@ -147,6 +150,39 @@ def test_arrays_that_are_one_inside_of_others() -> None:
         np.testing.assert_array_equal(found[1], wanted[k][1])
 
 
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "another value": lambda value: 2.0 * value,
+    "NaN": lambda value: value * math.nan,
+    "another dtype": lambda value: namespace_of(value).astype(value, namespace_of(value).float64),
+    "another shape": lambda value: namespace_of(value).reshape(value, (1,)),
+}
+"""What may be wrong with a result."""
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_program_with_another_result_than_the_call_is_not_kept(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = (z.detach().to(torch.float32) for z in tensors(6, 4))
+    wanted = afresh(partial(pnce.info_nce, x, y))
+
+    def wrong(function: Callable[..., Any], *given: Any) -> Any:
+        return traced(lambda *arrays: CHANGES[change](function(*arrays)), *given)
+
+    monkeypatch.setattr(calls, "traced", wrong)
+    for _ in range(3):
+        torch.testing.assert_close(pnce.info_nce(x, y), wanted, rtol=0.0, atol=0.0)
+    assert programs() == [0]
+
+
+@COUNTS_PROGRAMS
+def test_a_result_of_nan_has_a_program() -> None:
+    x, y = (z.detach() for z in tensors(6, 4))
+    x[2, 1] = math.nan
+    losses = [pnce.info_nce(x, y, reduction="none") for _ in range(4)]
+    assert programs() == [1]
+    assert all(loss.isnan().tolist() == losses[0].isnan().tolist() for loss in losses)
+
+
 @COUNTS_PROGRAMS
 def test_blocks_are_visited_without_programs() -> None:
     x, y = tensors(6, 4)
@@ -257,7 +293,8 @@ def test_the_same_array_twice_is_another_kind() -> None:
     weighted = partial(pnce.info_nce, weights=weights)
     logistic = partial(pnce.siglip, weights=weights, logit_scale=scale, logit_bias=bias)
     of_embeddings = [(loss, (x, x), (x, y)) for loss in (pnce.info_nce, weighted, logistic)]
-    for loss, first, second in (*of_embeddings, (by_labels, (labels[0],) * 2, tuple(labels))):
+    as_negatives = pnce.info_nce, (x, y, x), (x, y, y)  # one array twice in both, but not the same one
+    for loss, first, second in (*of_embeddings, as_negatives, (by_labels, (labels[0],) * 2, tuple(labels))):
         wanted = [afresh(partial(loss, *given)) for given in (first, second)]
         for order in ((0, 1), (1, 0)):
             calls.KINDS.clear()

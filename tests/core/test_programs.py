@@ -203,6 +203,41 @@ def by_a_view(x: Any) -> Any:
     return xp.reshape(turned, (4,)) + x + xp.zeros_like(x)
 
 
+VIEWS: dict[str, Callable[[Any, Any], Any]] = {
+    "getitem": lambda _, x: x[:2, 1:],
+    "T": lambda _, x: x.T,
+    "matrix_transpose": lambda xp, x: xp.matrix_transpose(x),
+    "permute_dims": lambda xp, x: xp.permute_dims(x, (1, 0)),
+    "moveaxis": lambda xp, x: xp.moveaxis(x, 0, 1),
+    "reshape": lambda xp, x: xp.reshape(x, (-1,)),
+    "expand_dims": lambda xp, x: xp.expand_dims(x, axis=0),
+    "squeeze": lambda xp, x: xp.squeeze(x[:, :1], axis=1),
+    "flip": lambda xp, x: xp.flip(x, axis=0),
+    "asarray": lambda xp, x: xp.asarray(x),
+    "astype": lambda xp, x: xp.astype(x, x.dtype, copy=False),
+    "unstack": lambda xp, x: xp.unstack(x)[1],
+}
+"""Parts of a matrix that may share its memory."""
+
+
+@pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_written_through_a_view_is_computed_again(variant: Variant, name: str) -> None:
+    """Two equal sums, of which one is written in part."""
+
+    def function(x: Any) -> Any:
+        xp = namespace_of(x)
+        first = x + 1.0
+        part = VIEWS[name](xp, first)
+        part *= 2.0
+        return xp.concat([xp.reshape(part, (-1,)), xp.reshape(x + 1.0, (-1,))], axis=0)
+
+    program = program_of(function, variant.floats([[0.5, -1.0], [2.0, 0.0], [1.0, 3.0]], "float64"))
+    assert program is not None
+    given = variant.floats([[1.0, 3.0], [-2.0, 0.25], [0.5, 2.0]], "float64")
+    assert variant.to_list(run(program, given)) == variant.to_list(function(given))
+
+
 def by_a_constant(x: Any) -> Any:
     """A constant that is written, and one that is not."""
     xp = namespace_of(x)

@@ -255,6 +255,7 @@ def test_options_of_other_libraries_are_named() -> None:
     call: Any = mutual_information
     for name, words in (
         ("seed", "did you mean 'rng'"),
+        ("seeds", "did you mean 'networks'"),
         ("random_state", "did you mean 'rng'"),
         ("n_splits", "did you mean 'folds'"),
         ("cv", "did you mean 'folds'"),

@@ -348,6 +348,23 @@ def test_the_truths_given_a_third_variable_follow_from_sums(monkeypatch: pytest.
     assert truth["collider of numbers"] == pytest.approx(found, abs=5e-3)
 
 
+def test_the_values_of_transfer_entropy_are_means_of_local_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    np: Any = pytest.importorskip("numpy")
+    transfer: Any = importlib.import_module("transfer")
+    monkeypatch.setattr(transfer, "COUNT", 50_001)
+    for place, problem in enumerate(transfer.PROBLEMS):
+        local = problem.local(*problem.draw(np.random.default_rng(place)))
+        assert len(local) == 50_001 - problem.lag
+        assert local.mean() == pytest.approx(problem.truth, abs=5.0 * local.std() / math.sqrt(len(local)) + 1e-12)
+
+
+def test_transfer_entropy_of_copied_bits() -> None:
+    ((_, rows),) = printed("transfer")
+    assert [float(row[1]) for row in rows] == [0.37, 0.25]
+    assert [row[7] for row in rows] == ["1/1", "1/1"]
+
+
 # Estimators of mutual information on the tasks of benchmark-mi
 
 

@@ -91,6 +91,11 @@ def result_as_a_tuple() -> None:
     _p, *_others = pnce.estimation.independence_test(column, column, rng=0)  # also wrong
 
 
+def seed_under_another_name() -> None:
+    column = torch.linspace(0.0, 1.0, 60)
+    pnce.estimation.mutual_information(column, column, seed=0)  # wrong
+
+
 TYPICAL = (
     misspelt_reduction,
     misspelt_similarity,
@@ -113,4 +118,5 @@ FURTHER = (
     text_for_embeddings,
     none_for_embeddings,
     result_as_a_tuple,
+    seed_under_another_name,
 )
