@@ -32,7 +32,6 @@ _provided: dict[str, Callable[[], Namespace]] = {}  # by the top-level module of
 def provide_namespace(module: str, load: Callable[[], Namespace]) -> None:
     """Use the namespace that `load` returns for the arrays of a top-level module, instead of the library's own."""
     _provided[module] = load
-    namespaces.clear()
 
 
 def library_namespace(array: Array) -> Namespace:

@@ -13,9 +13,12 @@ from torch._dynamo.testing import CompileCounter
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from portable_nce._core.namespace import namespace_of
+from portable_nce._core.registry import adapter_of
 from portable_nce.backends.torch_namespace import namespace
 
-SHAPE = (96, 128)
+SHAPE = (192, 200)
+"""As many entries as those from which all functions of PyTorch are replaced."""
+
 SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 1e-42, 3e38)
 
 
@@ -55,6 +58,7 @@ def test_compilers_make_one_graph_for_small_and_large_arrays(name: str) -> None:
 
 
 def test_arrays_of_torch_have_this_namespace() -> None:
+    assert adapter_of(torch.ones(1)).name == "torch"  # calls of losses know the adapter first
     assert namespace_of(torch.ones(1)) is namespace
     assert namespace.__name__ == compat.__name__
     assert namespace.float32 is torch.float32
@@ -90,7 +94,7 @@ def test_where(dtype: Any) -> None:
         *[(other, x) for other in (column, row)],
         (column, 0.0),
         (column, row),
-        (x.T[:, :96].T, -1.0),
+        (x.T[:, : SHAPE[0]].T, -1.0),
     ]:
         condition = flags()[:, : first.shape[1]] if isinstance(first, torch.Tensor) and first.dim() > 1 else flags()
         condition = condition if condition.shape[1] > 1 else flags()
