@@ -310,7 +310,7 @@ def _as_they_are(*arrays: Any) -> list[Any]:
 
 
 def _behind_a_branch(*arrays: Any) -> list[Any]:
-    first = jnp.ravel(arrays[0])[:1]
+    first = jnp.ravel(arrays[0])[:1].astype(jnp.float32)
     never = jnp.all((first < 0) & (first > 0))
     result: list[Any] = jax.lax.cond(never, lambda *x: [jnp.zeros_like(y) for y in x], _as_they_are, *arrays)
     return result

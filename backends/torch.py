@@ -605,7 +605,8 @@ class TorchAdapter(Defaults):
         return torch.mul(x, y, out=x.new_empty(x.shape, dtype=dtype))  # one kernel, without a float32 product
 
     def clipped(self, x: Any, low: float, high: float) -> Any:
-        return None if torch.compiler.is_compiling() else torch.clamp(x, low, high)
+        # The derivative of `clamp` at its limits is 1 before torch 2.15, then 0.
+        return None if _is_observed((x,)) else torch.clamp(x, low, high)
 
     def softplus_and_sigmoid(
         self, x: Any, *, bounded: bool, need_value: bool = True, need_slope: bool = True

@@ -208,7 +208,7 @@ def mean(values: list[float]) -> str:
 
 def shows(run: Record) -> bool:
     """Whether a run shows dependence: of numbers by p, of categories by the lower limit."""
-    return run["lower"] > 0.0 if run["p"] is None else run["p"] <= LEVEL
+    return bool(run["lower"] > 0.0 if run["p"] is None else run["p"] <= LEVEL)
 
 
 def ranges(record: Record) -> tuple[int, int, int]:

@@ -54,7 +54,7 @@ from ._core.checks import (
     warn_of_negative,
 )
 from ._core.left_out import left_out, log_odds
-from ._core.logsumexp import ExpSum, exponentials
+from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
 from ._core.pair_sums import SIGMOID, SOFTPLUS, PairSets, PairTerm, exp_sum, pair_sums
@@ -986,12 +986,14 @@ def self_normalization(
     log_qs = (0.0, 0.0 if log_q is None else log_q)
     checked = _enter(None, scores, log_qs, mask, names=("", "scores", "", "log_q"))
     xp, size = checked.xp, checked.number()
-    sums, weights = exponentials(xp, checked.noise - checked.noise_q, checked.members())
+    entries, pairs = checked.noise - checked.noise_q, PairSets(off=checked.mask)
+    _, sums = exp_sum(entries, pairs)
     some = sums.top != -math.inf
     log_z = sums.top + sums.log_total(xp) if log_q is None else checked.log_mean(sums)
     log_z = xp.where(some, log_z, xp.zeros_like(size))
     if log_q is not None:
-        squares = xp.sum(weights * weights, axis=1)
+        top = xp.where(xp.isinf(sums.top), 0.0, sums.top)
+        squares = exp_sum((entries - top[:, None]) * 2.0, pairs)[1].total  # the largest is 0
         size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
     mean = Reduction("mean").of_values(log_z, some)
     deviation = xp.where(some, log_z - mean, xp.zeros_like(log_z))
@@ -1013,11 +1015,6 @@ class _Checked(NamedTuple):
     reduction: ReductionName
     dtype: Any
     pair_weights: Array | None = None
-
-    def members(self) -> Array:
-        """Mask (N, k) of the samples."""
-        xp = self.xp
-        return xp.ones_like(self.noise, dtype=xp.bool) if self.mask is None else self.mask
 
     def number(self) -> Array:
         """Number of samples of each context."""

@@ -25,8 +25,17 @@ from .._core.checks import (
     temperature_of,
     warn_of_negative,
 )
-from .._core.namespace import common_namespace, device_of, is_array, is_being_compiled, is_number, namespace_of
+from .._core.namespace import (
+    common_namespace,
+    device_of,
+    is_array,
+    is_being_compiled,
+    is_number,
+    lift_to_tape,
+    namespace_of,
+)
 from .._core.numerics import reciprocal, upcast
+from .._core.pair_functions import PairFunction
 from .._core.protocol import Array, Namespace
 from .._core.ranks import RankReport, Ranks, Shards, agree
 from .._core.reduction import REDUCTIONS
@@ -152,12 +161,30 @@ def result_dtype(xp: Namespace, *embeddings: Embedding) -> Any:
 def pair_scores(similarity: AnySimilarity, x: Array, keys: Array, scale: Any = 1.0) -> Array:
     """Scores (N, M) of row i of `x` (N, D) with ``keys[i]``; the keys are (N, M, D), or (N, D) for M = 1."""
     chosen, xp = resolve_similarity(similarity), namespace_of(x, keys)
+    function, adapter = chosen.scores, adapter_of(x)
+    if isinstance(function, PairFunction) and len(keys.shape) == len(x.shape) and adapter.mode == "eager":
+        with adapter.full_precision(x):
+            rows, columns = operands(chosen, x, keys, scale)
+            return adapter.custom_vjp(_own_scores, _pull_own_scores)(function, *rows, *columns)[0][:, None]
     keys = keys if len(keys.shape) > len(x.shape) else xp.expand_dims(keys, axis=1)
     if not is_number(scale) and len(scale.shape) > 0:  # one entry per row
         scale = namespace_of(scale).expand_dims(scale, axis=2)
     with adapter_of(x).full_precision(x):
         scores = chosen.scores(*operands(chosen, xp.expand_dims(x, axis=1), keys, scale))
     return namespace_of(scores).reshape(scores, (scores.shape[0], scores.shape[2]))
+
+
+def _own_scores(function: PairFunction, x: Array, scale: Array, y: Array) -> tuple[Array]:
+    return (function.at_places((x, scale), y),)
+
+
+def _pull_own_scores(
+    function: PairFunction, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    del outputs
+    arrays, cotangents = lift_to_tape(arrays, cotangents)
+    to_rows, to_y = function.pulled_at_places(arrays[:2], arrays[2], cotangents[0])
+    return (*to_rows, to_y)
 
 
 def shards_of_rows(across: Ranks | None, x: Array, temperature: Any = None) -> Shards | None:

@@ -384,8 +384,8 @@ class _OneSided:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
         to_rows = to_rows or [None] * n_rows
-        gradients = Gradients(to_rows, to_columns, to_partners, gradients)
-        return result._replace(gradients=gradients, averaged=self.step.by_counts)
+        found = Gradients(to_rows, to_columns, to_partners, gradients)
+        return result._replace(gradients=found, averaged=self.step.by_counts)
 
     def _steps(self) -> tuple[Callable[..., tuple[Arrays, Arrays]], bool]:
         """The step of all blocks, and whether it is compiled."""

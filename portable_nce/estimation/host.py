@@ -72,7 +72,7 @@ def array_of(name: str, values: Any) -> Any:
     """Array of one row per entry, of the library of `values`, or of NumPy if they are a sequence or a table."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
-    if not is_array(values) and not isinstance(values, str) and hasattr(values, "__len__"):
+    if not is_array(values) and hasattr(values, "__len__") and not issubclass(type(values), str):
         try:
             import numpy as np  # noqa: PLC0415  (optional)
         except ImportError:

@@ -118,10 +118,13 @@ def _divergence(
     del bounded
     xp = namespace_of(score, other, *shares)
     log_p, log_q = (_log_share(*x, finite=finite) for x in ((score, *shares[:2]), (other, *shares[2:])))
-    ratio, p = log_p - log_q, xp.exp(log_p)
-    sign = xp.astype(xp.less(ratio, 0.0), ratio.dtype) * -2.0 + 1.0
-    difference = xp.maximum(p, xp.exp(log_q)) * xp.expm1(ratio * -sign) * sign
-    by_p, difference = adapter_of(difference).computed_once(p * ratio, difference)
+    adapter, ratio = adapter_of(log_p), log_p - log_q
+    p, q = (adapter.exp_in_place(x, bounded=False) for x in (log_p, log_q))
+    sign = adapter.times_in_place(xp.astype(xp.less(ratio, 0.0), ratio.dtype), 2.0)
+    sign -= 1.0  # that of -r
+    difference = adapter.times_in_place(xp.expm1(ratio * sign), xp.maximum(p, q))
+    difference = adapter.times_in_place(difference, adapter.times_in_place(sign, -1.0))
+    by_p, difference = adapter.computed_once(adapter.times_in_place(p, ratio), difference)
     return by_p + difference, (by_p, difference, by_p, by_p, difference, difference) if need_grad else ()
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
+from portable_nce._core.numerics import clipped
 from portable_nce._core.registry import adapter_of
 from portable_nce.testing.variants import Jax, assert_belongs, differentiate
 
@@ -222,6 +223,18 @@ def test_strips_of_rows_have_the_numbers_of_the_whole(*, turned: bool) -> None:
     np.testing.assert_allclose(slope, 1.0 / (1.0 + np.exp(-wide)), rtol=5e-7)
     _, alone = unbounded(need_value=False)
     np.testing.assert_allclose(alone, slope, rtol=5e-7)
+
+
+@pytest.mark.parametrize("asarray", [np.asarray, torch.from_numpy, jnp.asarray, mx.array])
+def test_the_derivative_at_a_limit_is_the_one_between_the_limits(asarray: Callable[[Any], Any]) -> None:
+    """Releases of libraries differ in that of their own functions."""
+
+    def total(x: Any) -> Any:
+        xp = x.__array_namespace__() if hasattr(x, "__array_namespace__") else torch
+        return xp.sum(clipped(xp, x, -1.0, 1.0))
+
+    found = pnce.grad(total)(asarray(np.asarray([-2.0, -1.0, 0.0, 1.0, 2.0])))
+    assert found.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])

@@ -220,6 +220,23 @@ def test_result_belongs_to_the_input(variant: Variant, dtype: str) -> None:
 # --- relations between bounds -----------------------------------------------------------------------------------------
 
 
+def test_second_derivatives_of_a_log_partition(variant: Variant) -> None:
+    """Also those of the largest score of a row, the limit of all others."""
+
+    def total(x: Any) -> Any:
+        return namespace_of(x).sum(x)
+
+    def slope(scores: Any) -> Any:
+        gradient = pnce.grad(lambda g: total(density.log_partition(g, 0.0)))(scores)
+        return total(gradient * gradient)
+
+    _, found = results_of(variant, slope, MATRIX)
+    shares = [[mp.exp(mpf(s)) / mp.fsum(mp.exp(mpf(t)) for t in row) for s in row] for row in MATRIX]
+    squares = [mp.fsum(p * p for p in row) for row in shares]
+    wanted = [2 * p * (p - square) for row, square in zip(shares, squares, strict=True) for p in row]
+    assert_close(variant, flatten(found), wanted, scale=1.0)
+
+
 def test_interpolated_at_one_has_no_baseline(variant: Variant) -> None:
     value, _, slope = results_of(variant, lambda g, a: bounds.interpolated(g, 1.0, a), MATRIX, BASELINE)
     assert slope == [0.0] * K

@@ -79,7 +79,7 @@ def test_every_dtype_stays_what_it_is(variant: Variant, name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("temperature", [0.07, 0.5, 2.0])
+@pytest.mark.parametrize("temperature", [0.07, 0.5, 1.25])
 def test_temperature_as_float_and_as_array(variant: Variant, temperature: float, dtype: str) -> None:
     """A Python number and a 0-d array of the same value give the same loss."""
     a, b = draw_vectors(variant, dtype, seed=1), draw_vectors(variant, dtype, seed=2)
