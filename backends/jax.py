@@ -140,7 +140,7 @@ class _Versions(NamedTuple):
 def _halves(*arrays: Any, functions: _Static) -> list[Any]:
     """The version for the platform; only one is lowered."""
     special, plainly, _, plain_on = functions.inside
-    plain = dict.fromkeys(plain_on, plainly)
+    plain: dict[str, Any] = dict.fromkeys(plain_on, plainly)
     with _full_precision():
         result: list[Any] = jax.tree.leaves(jax.lax.platform_dependent(*arrays, **plain, default=special))
     return result

@@ -25,7 +25,8 @@ def _hooks_saved_tensors() -> bool:
 
     PyTorch before 2.8 does not say: True.
     """
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # noqa: SLF001
+    private = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
+    top = getattr(private, "_top_saved_tensors_default_hooks", None)
     return top is None or top(True) is not None  # noqa: FBT003  (also while tracing)
 
 
@@ -312,7 +313,8 @@ class _Value:
         directions = tangents[: len(gradients)]
         products = [g * t for g, t in zip(gradients, directions, strict=True) if t is not None]
         if self.number == 1:
-            slope: Any = sum(x.sum() for x in products).reshape(1)
+            total: Any = sum(x.sum() for x in products)
+            slope = total.reshape(1)
         else:
             slope = sum(x.reshape(self.number, -1).sum(-1) for x in products)
         return (slope, None, *self.products(arrays, directions))

@@ -64,7 +64,7 @@ class Recorder(TapeAdapter):
     def _add_at(self, xp: Any, g: Array, numbers: Array, size: int) -> Array:
         """Segment sum as the library of the arrays computes it."""
         own = getattr(self._inner, "add_at", None)
-        if own is TapeAdapter.add_at:
+        if own is not None and own is TapeAdapter.add_at:
             result: Array = own(xp, g, numbers, size)
             return result
         if own is not None:

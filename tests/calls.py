@@ -50,8 +50,9 @@ def by_form(cases: Iterable[Case]) -> list[Any]:
     return [case if case.name in FIRST_OF_ITS_FORM else pytest.param(case, marks=pytest.mark.full) for case in cases]
 
 
+AUTOGRAD: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
 COUNTS_PROGRAMS = pytest.mark.skipif(
-    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),  # noqa: SLF001
+    not hasattr(AUTOGRAD, "_top_saved_tensors_default_hooks"),
     reason="PyTorch before 2.8 does not say whether hooks of checkpointing see a call: none is a program",
 )
 

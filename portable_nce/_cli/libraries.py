@@ -110,7 +110,7 @@ def open_library(name: str) -> OpenLibrary:
     return OpenLibrary(name, adapter, namespace)
 
 
-_WITHOUT_ARRAY_API = dict.fromkeys(
+_WITHOUT_ARRAY_API: dict[str, str] = dict.fromkeys(
     ("tensorflow", "keras"),
     "TensorFlow does not follow the array API: run Keras on PyTorch or JAX, or pass NumPy arrays",
 )

@@ -154,10 +154,11 @@ def _with_arrays(x: Any, function: Callable[[Any], Any]) -> Any:
     if way == "array":
         return function(x)
     if way == "sequence":
-        return type(x)([_with_arrays(item, function) for item in x])
+        items = [_with_arrays(item, function) for item in x]
+        return items if type(x) is list else tuple(items)
     if way == "record":
-        items = [(name, getattr(x, name)) for name in x._fields]
-        changed = {name: new for name, item in items if (new := _with_arrays(item, function)) is not item}
+        fields = [(name, getattr(x, name)) for name in x._fields]
+        changed = {name: new for name, item in fields if (new := _with_arrays(item, function)) is not item}
         return x._replace(**changed) if changed else x
     return x
 

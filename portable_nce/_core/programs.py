@@ -215,7 +215,8 @@ _Step = tuple[Callable[..., Any], int, int | None, Sequence[int], int]
 
 def _steps(instructions: Iterable[Instruction], large: set[int], held: set[int]) -> list[_Step]:
     """Steps of a run: instructions, and releases of large arrays after their last use."""
-    used, steps = {*held}, []  # type: tuple[set[int], list[_Step]]
+    used = {*held}
+    steps: list[_Step] = []
     for op in reversed([*instructions]):
         touched = large & {*op.arguments, -1 if op.result is None else op.result}
         steps += [(_released, slot, None, (), slot) for slot in sorted(touched - used)]

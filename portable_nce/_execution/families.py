@@ -62,7 +62,7 @@ def divisor_of(spec: FamilySpec, n_rows: int, n_negatives: int) -> int | None:
     """Divisor of the mean over rows with one positive and `n_negatives` each; None if it depends on scores."""
     if not isinstance(spec, PairsSpec) or spec.divide_by == "rows":
         return n_rows
-    if spec.divide_by == "active":
+    if spec.divide_by == "active" or spec.relative:
         return None
     return n_rows * (int(spec.counts[0]) + (n_negatives if spec.counts[1] else 0))
 

@@ -32,9 +32,11 @@ class Form(Protocol):
 
     def rows(self, operands: Arrays) -> Operand:
         """The operand of rows."""
+        ...
 
     def tile(self, rows: Operand, columns: Operand) -> tuple[Array, Any]:
         """Scores of a tile, in a new array, and what `pullback` needs of them."""
+        ...
 
     def pullback(
         self,
@@ -50,12 +52,15 @@ class Form(Protocol):
         turned: bool,
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the operands of rows and of columns, as by `products.pullback`; none where not needed."""
+        ...
 
     def of_partner(self, rows: Operand, partner: Array) -> Array:
         """Scores (n,) of rows with their own columns."""
+        ...
 
     def pull_partner(self, rows: Operand, partner: Array, cotangent: Array) -> tuple[Arrays, Array]:
         """Cotangents of the operands of rows, and of their own columns, from the cotangent (n,) of `of_partner`."""
+        ...
 
 
 class InnerProducts(Record):

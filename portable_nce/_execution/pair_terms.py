@@ -62,7 +62,8 @@ class PairTerms(Family):
         self.bounded = facts.small
         self.need_grad = need_grad
         self.leaves_out = facts.given and not facts.finite  # scores of -inf
-        self.complete = facts.complete and not self.leaves_out
+        # Excesses are counted, too: a `where` makes zeros of the second derivatives that PyTorch leaves out.
+        self.complete = facts.complete and not (self.leaves_out or spec.relative)
         self.n_pairs = int(spec.counts[0]) + (facts.n_negatives if spec.counts[1] else 0)  # of each row, if complete
 
     def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[PairSum, Arrays]:

@@ -473,9 +473,9 @@ def contrastive(
     >>> pnce.contrastive(embeddings, np.asarray([0, 0, 1]))
     array(0.10...)
     """
+    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     if isinstance(similarity, str) and similarity in {"neg_euclidean", "neg_sq_euclidean"}:
         warn_of_number("margin", margin, embeddings, least=0.0)
-    options = LossOptions(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     objective = objectives.contrastive(
         margin=margin,
         positive_margin=positive_margin,

@@ -144,6 +144,7 @@ DOMINATED = np.asarray([0.0, -1.0, 0.5, 500.0])
 OF_ROWS = {
     "ordinary": np.asarray([0.3, -1.0, 0.5, 0.2]),
     "one far ahead": DOMINATED,
+    "one farther ahead than exponentials reach": np.asarray([0.0, -1.0, 0.5, 900.0]),
     "two equal ones far ahead": np.asarray([0.0, 500.0, 0.5, 500.0]),
     "all equal": np.full(4, -300.0),
     "all but one left out": np.asarray([-math.inf, -math.inf, 2.0, -math.inf]),

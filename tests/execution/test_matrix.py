@@ -106,14 +106,19 @@ def test_several_views_are_labels_whose_places_are_known(views: int, samples: in
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("temperature", [1.0, 0.01])
 @pytest.mark.parametrize("form", ["each", "pooled", "separate"])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("lowest", [2, -4, None])
 def test_sorted_labels_give_what_masks_give(
-    form: Any, temperature: float, reduction: pnce.typing.ReductionName, monkeypatch: pytest.MonkeyPatch, *, own: bool
+    form: Any,
+    temperature: float,
+    reduction: pnce.typing.ReductionName,
+    lowest: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rows against other columns or themselves, with classes of one, several and no columns."""
+    """Rows against columns without the lowest or without the highest labels of rows, or against themselves."""
+    own = lowest is None
     rng = np.random.default_rng(23)
     x, y = rng.normal(size=(40, 4)), rng.normal(size=(53, 4))
-    of_rows, of_columns = rng.integers(0, 14, size=40), rng.integers(2, 17, size=53)
+    of_rows, of_columns = rng.integers(0, 14, size=40), rng.integers(0, 15, size=53) + (lowest or 0)
     weights = rng.uniform(size=40)
     pairing = pnce.pairings.labels(of_rows, *([] if own else [of_columns]))
     objective = pnce.objectives.info_nce(multi_positive=form)

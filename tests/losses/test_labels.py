@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -108,3 +108,12 @@ def test_the_mean_of_hardest_triples_is_over_all_rows_or_over_those_with_a_loss(
     triplet = functools.partial(pnce.from_scores.triplet, scores, margin=1.0, mining="batch_hard")
     np.testing.assert_allclose(triplet(reduction="none"), [0.0, 0.5, 0.75], rtol=1e-14)
     assert [triplet(), triplet(average="all"), triplet(average="nonzero")] == pytest.approx([1.25 / 3, 1.25 / 3, 0.625])
+
+
+@pytest.mark.parametrize("block_size", ["auto", 2])
+def test_the_mean_of_soft_triples_is_over_all_or_over_those_that_do_not_round_to_zero(block_size: Any) -> None:
+    x, labels = np.asarray([[0.0], [1.0], [2.5], [1000.0]]), np.asarray([0, 0, 1, 2])  # the last is no near negative
+    soft = functools.partial(pnce.triplet_from_labels, x, labels, margin=0.0, form="soft", block_size=block_size)
+    near = [np.logaddexp(0.0, 1.0 - 2.5), np.logaddexp(0.0, 1.0 - 1.5)]  # of anchors 0 and 1
+    assert [soft(), soft(average="all")] == pytest.approx([sum(near) / 4.0] * 2)
+    assert soft(average="nonzero") == pytest.approx(sum(near) / 2.0)
