@@ -113,7 +113,7 @@ class _Cauchy(_Scalable):
         return -logs, weights * -2.0, xp.where(apart, small, differences)
 
 
-class _Square(Elementwise):
+class _SquaredLength(Elementwise):
     """``-|d|²``, at least a number with which scores are finite: an infinite one would mask its pair."""
 
     def of_differences(self, differences: Array) -> tuple[Array, Array, Array]:
@@ -193,7 +193,7 @@ def _bound_of_logarithms(square: float) -> float:
 
 EUCLIDEAN = _Root(_negative_root, _root_slope, "neg_euclidean", _bound_of_roots)
 CAUCHY = _Cauchy(_cauchy_value, _cauchy_slope, "cauchy", _bound_of_logarithms)
-_SQUARED = _Square(_identity, _ones, "neg_sq_euclidean", _bound_of_squares)
+_SQUARED = _SquaredLength(_identity, _ones, "neg_sq_euclidean", _bound_of_squares)
 
 
 class Kept(NamedTuple):
