@@ -22,9 +22,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient
-from .checks import is_empty, is_readable, largest, readable_entry
+from .checks import all_entries, is_empty, is_readable, largest, readable_entry
 from .namespace import namespace_of
-from .numerics import LARGEST_SQUARE, products_of_rows
+from .numerics import LARGEST_SQUARE, SMALLEST_SQUARE, products_of_rows
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
@@ -58,9 +58,10 @@ def is_small_tile(*sizes: Any) -> bool:
 class Near(NamedTuple):
     """Near pairs of a tile: their rows and columns, if they were computed from differences.
 
-    `exact`: whether products of the pullback need the digits of float64. `apart`: whether the tile is small or products
-    would overflow, so that the caller computes all pairs from differences. `unit` (1, 1): of rows times it are the
-    squares. `own`: whether the rows are the columns, so that pairs on the diagonal are near, and are known.
+    `exact`: whether products of the pullback need the digits of float64. `apart`: whether the tile is small or some
+    rows are not finite, so that the caller computes all pairs from differences. `unit` (1, 1): of rows times it are the
+    squares; then `longest` (1, 1) is the magnitude of the largest entry. `own`: whether the rows are the columns, so
+    that pairs on the diagonal are near, and are known.
     """
 
     rows: Array | None = None
@@ -68,14 +69,15 @@ class Near(NamedTuple):
     exact: bool = False
     apart: bool = False
     unit: Array | None = None
+    longest: Array | None = None
     own: bool = False
 
 
-def negative_squares(x: Array, y: Array, *, scaled: bool = False) -> tuple[Array, Near]:
+def negative_squares(x: Array, y: Array, *, scaled: bool = False, apart: bool = False) -> tuple[Array, Near]:
     """Squared distances (N, K) of the rows of x (N, D) and y (K, D), times -1; 0 for equal rows.
 
-    `scaled`: where entries cannot be read, squares that do not overflow, of rows times a `unit`. Squares are not to be
-    used if they are `apart`.
+    Squares out of range are those of rows times a `unit`; with `scaled`, also where entries cannot be read. With
+    `apart`, the caller computes pairs that overflow from differences; squares that are `apart` are not to be used.
     """
     if is_small_tile(x.shape[0], y.shape[0], x.shape[1]):
         return x, Near(apart=True)
@@ -87,9 +89,18 @@ def negative_squares(x: Array, y: Array, *, scaled: bool = False) -> tuple[Array
     most_of_x, most_of_y = readable_entry(of_x, largest), readable_entry(of_y, largest)
     if most_of_x is None or most_of_y is None:  # batched by a transform
         return _blindly(xp, x, y, scaled=scaled)
-    if not max(most_of_x, most_of_y) < LARGEST_SQUARE:
+    most = max(most_of_x, most_of_y)
+    if most < LARGEST_SQUARE and (apart or most > SMALLEST_SQUARE):
+        return _with_near(xp, x, y, of_x, of_y)
+    if apart or not all(readable_entry(xp.isfinite(z), all_entries) for z in (x, y)):
         return x, Near(apart=True)
-    return _with_near(xp, x, y, of_x, of_y)
+    unit, longest = _unit(xp, x, y)
+    scaled_x = x * unit
+    scaled_y = scaled_x if y is x else y * unit
+    shift = _centre(xp, scaled_y)
+    of_x, of_y = (adapter.row_dots(z, z) for z in (scaled_x - shift, scaled_y - shift))
+    squares, near = _with_near(xp, scaled_x, scaled_y, of_x, of_y)
+    return squares, near._replace(unit=unit, longest=longest)
 
 
 def _with_near(xp: Namespace, x: Array, y: Array, of_x: Array, of_y: Array) -> tuple[Array, Near]:
@@ -115,10 +126,10 @@ def _blindly(xp: Namespace, x: Array, y: Array, *, scaled: bool) -> tuple[Array,
     """Squares of rows whose entries cannot be read."""
     if not scaled and adapter_of(x).is_widened(x):  # squares of float32 do not overflow in float64
         return _products(x, y, zeroed=True), Near(exact=True)
-    unit = _unit(xp, x, y)
+    unit, longest = _unit(xp, x, y)
     squares = _products(x, y, zeroed=True, unit=unit)
     if scaled:
-        return squares, Near(exact=True, unit=unit)
+        return squares, Near(exact=True, unit=unit, longest=longest)
     return squares / unit / unit, Near(exact=True)
 
 
@@ -220,13 +231,20 @@ def _expanded(x: Array, y: Array, unit: Array | None = None, *, zeroed: bool) ->
     return xp.where(squares > stop_gradient(of_x + of_y.T) * -noise, xp.zeros_like(squares), squares)
 
 
-def _unit(xp: Namespace, x: Array, y: Array) -> Array:
-    """Factor (1, 1) with which no square overflows; 1 unless entries are huge. Infinite ones and NaN are ignored."""
+def _unit(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array]:
+    """Factor (1, 1) with which no square overflows, nor are all subnormal, and the largest entry; 1 unless it matters.
+
+    Infinite entries and NaN are ignored.
+    """
     limit = float(xp.finfo(x.dtype).max) ** 0.5 / (8.0 * x.shape[1] + 8.0)
     finite = [xp.where(xp.isfinite(z), xp.abs(z), xp.zeros_like(z)) for z in map(stop_gradient, (x, y))]
     most = [xp.sum(z) if is_empty(z) else xp.max(z) for z in finite]
     largest_entry = xp.reshape(xp.maximum(*most), (1, 1))
-    return xp.where(largest_entry > limit, limit / largest_entry, xp.ones_like(largest_entry))
+    tiny = xp.logical_and(largest_entry > 0, largest_entry < SMALLEST_SQUARE**0.5)
+    wanted = xp.where(tiny, xp.ones_like(largest_entry), limit)
+    outside = xp.logical_or(largest_entry > limit, tiny)
+    one = xp.ones_like(largest_entry)
+    return xp.where(outside, wanted / largest_entry, one), xp.where(outside, largest_entry, one)
 
 
 def _pulled_products(

@@ -258,7 +258,7 @@ def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
         return [_unit_rows_by_powers(x) if pair is None else pair for x, pair in zip(arrays, found, strict=True)]
     squares = [adapter_of(x).row_dots(x, x) for x in arrays]
     low, high = readable_entries(_joined(squares), least, largest)
-    known = low is not None and high is not None and low > _SMALLEST_SQUARE and high < LARGEST_SQUARE
+    known = low is not None and high is not None and low > SMALLEST_SQUARE and high < LARGEST_SQUARE
     if not known:
         return [_unit_rows_by_powers(x) for x in arrays]
     lengths = [namespace_of(x).sqrt(x)[..., None] for x in squares]
@@ -284,7 +284,7 @@ def _unit_rows_by_powers(x: Array) -> tuple[Array, Array]:
     return scaled / length, length * unit
 
 
-_SMALLEST_SQUARE, LARGEST_SQUARE = 1e-20, 1e30
+SMALLEST_SQUARE, LARGEST_SQUARE = 1e-20, 1e30
 """Range in which sums of squares neither overflow nor lose digits to underflow, in float32 too."""
 
 

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient
-from .checks import all_entries, largest, readable_entry
+from .checks import all_entries, is_empty, largest, least, readable_entry
 from .distances import Near, negative_squares, pull_squares
 from .equality import Record
 from .namespace import is_array, is_number, namespace_of
 from .numerics import (
+    LARGEST_SQUARE,
+    SMALLEST_SQUARE,
+    clipped,
     largest_entry,
     largest_length,
     largest_score,
@@ -47,11 +50,41 @@ class Elementwise(Record):
         return self.value(-squares), self.slope(-squares) * -2.0, differences
 
 
-class _Cauchy(Elementwise):
+class _Scalable(Elementwise):
+    """Function that is also known of distances whose squares overflow."""
+
+    def of_scaled(self, squares: Array, unit: Array) -> Array:
+        """Values from minus squared distances of rows times a unit, with which they do not overflow."""
+        raise NotImplementedError
+
+
+class _Root(_Scalable):
+    """``-|d|``, also of distances whose squares overflow or are subnormal."""
+
+    def of_scaled(self, squares: Array, unit: Array) -> Array:
+        return self.value(squares) / unit
+
+    def of_differences(self, differences: Array) -> tuple[Array, Array, Array]:
+        """Values and factors; differences whose squares may be out of range are divided by their largest entry."""
+        squares = _sum_of_squares(differences)
+        greatest = readable_entry(squares, largest)
+        if is_empty(differences) or (greatest is not None and SMALLEST_SQUARE < greatest < LARGEST_SQUARE):
+            return self.value(-squares), self.slope(-squares) * -2.0, differences
+        xp = namespace_of(differences)
+        limit = 2.0**50 if float(xp.finfo(differences.dtype).max) < 1e39 else 2.0**480  # noqa: PLR2004
+        longest = xp.max(xp.abs(stop_gradient(differences)), axis=-1)
+        huge = xp.logical_and(longest > limit, longest < math.inf)
+        tiny = xp.logical_and(longest > 0, longest < 1.0 / limit)
+        unit = xp.where(xp.logical_or(huge, tiny), longest, xp.ones_like(longest))
+        divided = differences / xp.expand_dims(unit, axis=-1)
+        squares = _sum_of_squares(divided)
+        return self.value(-squares) * unit, self.slope(-squares) * -2.0, divided
+
+
+class _Cauchy(_Scalable):
     """``-log(1 + |d|²)``, also of distances whose squares overflow."""
 
     def of_scaled(self, squares: Array, unit: Array) -> Array:
-        """Values from minus squared distances of rows times a unit, so small that these do not overflow."""
         xp = namespace_of(squares, unit)
         whole = -squares / unit / unit
         far = whole > 2.0**60
@@ -78,6 +111,26 @@ class _Cauchy(Elementwise):
         logs = xp.where(far, xp.log(small_squares) - 2.0 * math.log(t), xp.log1p(squares))
         weights = xp.where(far, t * reciprocal(small_squares), reciprocal(1.0 + squares))
         return -logs, weights * -2.0, xp.where(apart, small, differences)
+
+
+class _SquaredLength(Elementwise):
+    """``-|d|²``, at least a number with which scores are finite: an infinite one would mask its pair."""
+
+    def of_differences(self, differences: Array) -> tuple[Array, Array, Array]:
+        values, weights, differences = super().of_differences(differences)
+        return _saturated(values, differences), weights, differences
+
+
+def _saturated(values: Array, differences: Array | None = None) -> Array:
+    """Values, if any overflows all of at least a number whose multiples and sums are finite; infinite rows stay."""
+    lowest = None if is_empty(values) else readable_entry(values, least)
+    if adapter_of(values).mode == "eager" if lowest is None else lowest > -math.inf:
+        return values  # nothing overflows, or it would take passes on an accelerator
+    xp = namespace_of(values)
+    limited = clipped(xp, values, -float(xp.finfo(values.dtype).max) * 2.0**-40, math.inf)
+    if differences is None:
+        return limited
+    return xp.where(xp.all(xp.isfinite(stop_gradient(differences)), axis=-1), limited, values)
 
 
 def _identity(products: Array) -> Array:
@@ -138,9 +191,9 @@ def _bound_of_logarithms(square: float) -> float:
     return math.log1p(square)
 
 
-EUCLIDEAN = Elementwise(_negative_root, _root_slope, "neg_euclidean", _bound_of_roots)
+EUCLIDEAN = _Root(_negative_root, _root_slope, "neg_euclidean", _bound_of_roots)
 CAUCHY = _Cauchy(_cauchy_value, _cauchy_slope, "cauchy", _bound_of_logarithms)
-_SQUARED = Elementwise(_identity, _ones, "neg_sq_euclidean", _bound_of_squares)
+_SQUARED = _SquaredLength(_identity, _ones, "neg_sq_euclidean", _bound_of_squares)
 
 
 class Kept(NamedTuple):
@@ -173,7 +226,8 @@ class PairFunction(Record):
         if not self.distance:
             products, near = products_of_rows(x, y), Near()
         else:
-            products, near = negative_squares(x, y, scaled=isinstance(self.function, _Cauchy))
+            apart = isinstance(self.function, _Cauchy)
+            products, near = negative_squares(x, y, scaled=self._scales(x), apart=apart)
             if near.apart:
                 return self._function.of_differences(_differences(x, y))[0] * scale, Kept(products, near)
         kept = Kept(products, near)
@@ -217,7 +271,13 @@ class PairFunction(Record):
             to_scale = _row_sums(xp, self._of_kept(kept), cotangent)
             to_scale = to_scale if factor is None else to_scale * factor
         if self.function is not None:
-            slopes = self.function.slope(products if near.unit is None else products / near.unit / near.unit)
+            if near.unit is None:
+                slopes = self.function.slope(products)
+            elif isinstance(self.function, _Root):  # d(t x, t y) = t d(x, y): slopes of rows of entries up to 1
+                x, y = x / near.longest, y / near.longest
+                slopes = self.function.slope(products) * (near.unit * near.longest)
+            else:
+                slopes = self.function.slope(products / near.unit / near.unit)
             cotangent = adapter_of(cotangent).times_in_place(cotangent, slopes)
         weights = scale if factor is None else scale * factor
         if self.distance:
@@ -258,10 +318,20 @@ class PairFunction(Record):
         weights = (weights if self.function is None else weights * self.function.slope(products))[:, None]
         return (weights * others, guarded_products(xp, self._value(products), cotangent)[:, None]), weights * x
 
+    def _scales(self, x: Array) -> bool:
+        """Whether squared distances of rows whose entries cannot be read are those of rows times a unit."""
+        if isinstance(self.function, _Root):  # those of float32 do not overflow in float64
+            return not adapter_of(x).is_widened(x)
+        return isinstance(self.function, _Scalable)
+
     def _of_kept(self, kept: Kept) -> Array:
-        if kept.near.unit is not None and isinstance(self.function, _Cauchy):
-            return self.function.of_scaled(kept.products, kept.near.unit)
-        return self._value(kept.products)
+        products, unit = kept.products, kept.near.unit
+        if unit is None:
+            return self._value(products)
+        if isinstance(self.function, _Scalable):
+            return self.function.of_scaled(products, unit)
+        products = products / unit / unit
+        return _saturated(products) if self.function is None else self._value(products)
 
     def _value(self, products: Array) -> Array:
         return products if self.function is None else self.function.value(products)

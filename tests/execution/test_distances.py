@@ -244,3 +244,47 @@ def test_no_row_and_no_column() -> None:
         pulled = pull_squares(near, squares, x, y, factor=None, need_grad=(True, True))
         assert [z.shape for z in pulled if z is not None] == [x.shape, y.shape]
         assert isinstance(near, Near)
+
+
+CONVERT: dict[str, Callable[[Any], Any]] = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}
+# On JAX, products of float32 rows are float64, and are rounded to float32.
+WAYS = [("jax", 2**16), *((name, small) for name in ("numpy", "torch") for small in (0, 2**16))]
+
+
+def slopes_of(loss: Callable[..., Any], x: Any, y: Any) -> list[Any]:
+    """Value and gradients, compiled on JAX, as NumPy arrays."""
+    both: Any = pnce.value_and_grad(loss, argnums=(0, 1))
+    value, slopes = (jax.jit(both) if isinstance(x, jax.Array) else both)(x, y)
+    return [*map(np.asarray, (value, *slopes))]
+
+
+@pytest.mark.parametrize(("library", "small"), WAYS)
+@pytest.mark.parametrize(("dtype", "power"), [("float32", 80), ("float32", -80), ("float64", 800), ("float64", -800)])
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # of squares that are then left
+def test_distances_of_any_length(
+    library: str, small: int, dtype: str, power: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and temperature times a number leave the loss; their squares would overflow or be subnormal."""
+    monkeypatch.setattr(distances.Small, "most", small)
+    x, y = (CONVERT[library](z.astype(dtype)) for z in (BASE[:12], BASE[:12] + 0.7))
+    if "float32" in str(x.dtype):  # also float64 on JAX
+        power = int(np.copysign(80, power))
+    number = 2.0**power
+    loss = partial(pnce.info_nce, similarity="neg_euclidean")
+    value, *slopes = slopes_of(partial(loss, temperature=1.0), x, y)
+    found, *others = slopes_of(partial(loss, temperature=number), x * number, y * number)
+    eps = float(np.finfo(value.dtype).eps)
+    np.testing.assert_allclose(found, value, rtol=16 * eps)
+    for slope, other in zip(slopes, others, strict=True):
+        np.testing.assert_allclose(other * number, slope, rtol=0.0, atol=32 * eps * float(np.max(np.abs(slope))))
+
+
+@pytest.mark.parametrize(("library", "small"), WAYS)
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_squares_that_overflow_mask_no_pair(library: str, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All scores are the same, the least number; with -inf, the loss would be 0."""
+    monkeypatch.setattr(distances.Small, "most", small)
+    x, y = (CONVERT[library]((z * 1e25).astype("float32")) for z in (BASE[:12], BASE[12:24]))
+    value, *slopes = slopes_of(partial(pnce.info_nce, similarity="neg_sq_euclidean", temperature=0.1), x, y)
+    assert value == pytest.approx(np.log(12), rel=1e-5)
+    assert all(np.all(np.isfinite(slope)) for slope in slopes)
