@@ -370,13 +370,13 @@ def check_learned_scale_of_cosines(name: str, value: Any) -> None:
         return
     if name == "temperature" and number > _MOST_LEARNED_TEMPERATURE:
         warn(
-            f"{name}: expected an array below {_MOST_LEARNED_TEMPERATURE:g} with cosines, got {number:.4g}; if it is a "
-            f"scale, pass its reciprocal, {1.0 / number:.4g}"
+            f"{name}: expected an array below {_MOST_LEARNED_TEMPERATURE:g} with cosines, got one above; if it is a "
+            "scale, pass its reciprocal"
         )
     elif name == "logit_scale" and number < _LEAST_LEARNED_SCALE:
         warn(
-            f"{name}: expected the factor of the scores, mostly 10 to 100 with cosines, got an array of {number:.4g}; "
-            f"if it is the logarithm of {math.exp(number):.4g}, as models hold it, pass its exponential, as in "
+            f"{name}: expected the factor of the scores, mostly 10 to 100 with cosines, got an array below "
+            f"{_LEAST_LEARNED_SCALE:.2g}; if it is a logarithm, as models hold it, pass its exponential, as in "
             f"{name}=log_scale.exp()"
         )
 
@@ -406,7 +406,8 @@ def warn_of_number(name: str, value: Any, x: Array | None, *, least: float = -ma
     number = None if is_being_compiled(x) else readable_number(value)
     if number is not None and not least <= number <= most and not math.isnan(number):
         limit = f"at least {least:g}" if number < least else f"at most {most:g}"
-        warn(f"{name}: expected a number of {limit}, got {number:.4g}; if this is meant, ignore the warning")
+        got = f"{number:.4g}" if is_number(value) else "an array of another"
+        warn(f"{name}: expected a number of {limit}, got {got}; if this is meant, ignore the warning")
 
 
 _FEW_ENTRIES = 4
@@ -422,9 +423,9 @@ def check_log_probabilities(name: str, x: Array) -> None:
     if low is None or high is None or not 0.0 < low < high < math.inf or math.prod(x.shape) < _FEW_ENTRIES:
         return
     if high <= 1.0:
-        warn(f"{name}: expected logarithms, got entries from {low:.3g} to {high:.3g}; of probabilities, take the log")
+        warn(f"{name}: expected logarithms, got entries between 0 and 1; of probabilities, take the log")
     elif low >= 1.0 and readable_entry(x, _all_whole):
-        warn(f"{name}: expected logarithms, got whole numbers from {low:g} to {high:g}; of counts, take the log")
+        warn(f"{name}: expected logarithms, got whole numbers of at least 1; of counts, take the log")
 
 
 def _all_whole(xp: Namespace, x: Array) -> Array:
@@ -432,7 +433,10 @@ def _all_whole(xp: Namespace, x: Array) -> Array:
 
 
 def warn(message: str) -> None:
-    """Issue a UserWarning at the line that called the package."""
+    """Issue a UserWarning at the line that called the package.
+
+    A message names no entries of arrays: with those of each step, Python would show it again in each step.
+    """
     refuse_trace("a warning")
     package = __name__.rpartition("._core.")[0]
     frame, level = sys._getframe(), 1  # noqa: SLF001  (`inspect.currentframe` is the same)
@@ -562,7 +566,7 @@ def warn_of_negative(name: str, weights: Any) -> None:
     """Warn if weights can be read and one is negative: a mean divides by their sum."""
     low = _negative_of(weights)
     if low is not None:
-        warn(f"{name}: expected numbers of at least 0, got {low:g}, whose loss grows where it should fall")
+        warn(f"{name}: expected numbers of at least 0, got negative ones, whose loss grows where it should fall")
 
 
 def check_pair_weights(xp: Namespace, name: str, weights: Array, shape: tuple[int, ...]) -> None:
