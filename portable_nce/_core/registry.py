@@ -212,22 +212,17 @@ def communicator_of(group: Any) -> Any:
 COMPILER = "torch._dynamo"
 """Module whose compiler traces calls of losses, if it is loaded."""
 
-_COMPILER_FILE = f"{str(__package__).rpartition('.')[0]}.backends.torch_compiler"
-
 
 def outside_of_compiler() -> Callable[..., Any] | None:
     """Function (function, args, options) that calls a function untraced; None if the loaded compiler can trace losses.
 
     In code that is being compiled, the call then runs between two compiled parts.
     """
-    file: Any = sys.modules.get(_COMPILER_FILE)
-    if not hasattr(file, "outside"):  # another thread may be importing it: the statement waits
-        try:
-            from ..backends import torch_compiler  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
-        except ImportError:  # a vendored copy without the adapter of torch
-            return None
-        file = torch_compiler
-    outside: Callable[..., Any] | None = file.outside
+    try:  # another thread may be importing it: the statement waits
+        from ..backends import torch_compiler  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
+    except ImportError:  # a vendored copy without the adapter of torch
+        return None
+    outside: Callable[..., Any] | None = torch_compiler.outside
     return outside
 
 

@@ -112,9 +112,9 @@ def _call(
     named: dict[str, Any],
 ) -> Any:
     """Call a loss on arrays by name."""
-    further = dict(options)
-    part = further.pop("field", None)
-    slots = further.pop("slots", None)
+    part, slots = options.get("field"), options.get("slots")
+    # PyTorch 2.4 compiles no removal from a dict before a graph break.
+    further = {key: x for key, x in options.items() if key not in {"field", "slots"}}
     if slots is not None and "keys" in named:
         named["keys"] = _pushed(named["keys"], slots, named.pop("key_labels", None))
     elif slots is not None:

@@ -248,6 +248,31 @@ def test_sigmoids_and_softplus_of_infinite_numbers(library: str) -> None:
         np.testing.assert_array_equal(np.asarray(found), exact)
 
 
+def test_kernels_of_jax_and_their_derivatives() -> None:
+    """A sigmoid exact on both sides, entries of rows in a column each, and a transpose made alone."""
+    x = jnp.asarray([-math.inf, -80.0, -1.0, 0.0, 3.0, 60.0, math.inf])
+    adapter, wide = adapter_of(x), np.asarray(x, dtype=np.float64)
+
+    def sigmoid(z: Any) -> Any:
+        _, slope = adapter.softplus_and_sigmoid(z, bounded=False, need_value=False) or (None, None)
+        return slope
+
+    small = np.exp(-np.abs(wide))
+    np.testing.assert_allclose(sigmoid(x), np.where(wide > 0, 1.0, small) / (1.0 + small), rtol=1e-6)
+    slopes = jax.vmap(jax.grad(sigmoid))(x)
+    np.testing.assert_allclose(slopes, small / (1.0 + small) ** 2, rtol=1e-6)
+    matrix, columns = jnp.arange(12.0).reshape(3, 4), jnp.asarray([[2], [0], [3]])
+    found, pull = jax.vjp(lambda z: (adapter.entries_at(z, columns), jax.jit(adapter.turned)(z)), matrix)
+    np.testing.assert_array_equal(found[0], [[2.0], [4.0], [11.0]])
+    np.testing.assert_array_equal(found[1], matrix.T)
+    (gradient,) = pull((jnp.ones((3, 1)), matrix.T))
+    expected = np.array(matrix)
+    expected[np.arange(3), [2, 0, 3]] += 1.0
+    np.testing.assert_array_equal(gradient, expected)
+    flags = matrix > 5.0
+    np.testing.assert_array_equal(jax.jit(adapter.turned)(flags), flags.T)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_softmax_of_rows(library: str, dtype: str) -> None:
