@@ -564,7 +564,7 @@ def test_a_loss_warns_once_of_a_learned_scale_without_exp(name: str) -> None:
     case, (key, _) = example(name), OF_COSINES[name]
     arrays = {k: np.asarray(x) for k, x in {**case.arguments, **case.constants}.items() if k != key}
     value = np.asarray(14.3 if key == "temperature" else 2.659)
-    with pytest.warns(UserWarning, match=rf"{key}: expected .* got (an array below 4.7|one above); if it is a ") as caught:
+    with pytest.warns(UserWarning, match=rf"{key}: expected .* got (an array below|one above)") as caught:
         case.bound(**{key: value})(arrays)
     assert len(caught) == 1
 
