@@ -641,9 +641,14 @@ def lowest_versions(session: nox.Session) -> None:
     "release", [nox.param(name, id=name, tags=RELEASE if name.endswith("newest") else []) for name in COMPILING]
 )
 def compile(session: nox.Session, release: str) -> None:  # noqa: A001  (the name of the session)
-    """Compile losses on the oldest and newest releases of PyTorch and JAX, and on releases of PyTorch between."""
+    """Compile losses on the oldest and newest releases of PyTorch and JAX, and on releases of PyTorch between.
+
+    PyTorch's newest also runs the conformance suite: of its release 2.15, second derivatives had other rules.
+    """
     tester = environment(session, release)
     pytest(tester, f"compile-{release}", "tests/full/test_compilers.py", env={"JAX_ENABLE_X64": "1"})
+    if release == "torch-newest":
+        run_suite(tester, release, *SHORT, variants=("torch",))
     if release.startswith("torch"):
         shutil.rmtree(tester.folder)  # gigabytes of CUDA each
         READY.discard(release)
