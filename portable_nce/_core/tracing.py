@@ -78,8 +78,10 @@ def traced(function: Callable[..., Any], arrays: Sequence[Array], states: Sequen
             cotangent = given.slot
             cotangents = [None if g is None else trace.slot(g) for g in pull(given)]
             cotangent = None if cotangents.count(None) == len(cotangents) else cotangent
+        for k in trace.shaped.intersection([*outputs, *cotangents]):
+            del trace.constants[k]  # callers may write into results
         if not trace.constants.keys().isdisjoint({*outputs, *cotangents}):
-            return None  # callers may write into results
+            return None  # likewise
         facts = trace.values, trace.constants, trace.numbers, trace.large
         return compiled(Recorded(trace.instructions, *facts, len(inputs), end, outputs, place, cotangent, cotangents))
     except (NotTraceableError, AttributeError, TypeError, ValueError):  # libraries refuse traced arrays
@@ -105,6 +107,7 @@ class _Trace:
         self.literals: dict[tuple[type, str], int] = {}
         self.numbers: set[int] = set()
         self.constants: dict[int, Any] = {}
+        self.shaped: set[int] = set()  # constants that are made of an array's shape, and can be made again
 
     def add(self, value: Any) -> int:
         """Slot of a new value."""
@@ -152,11 +155,13 @@ class _Trace:
         slots = tuple([self.slot(x) for x in arguments])
         traced_result = self.new_value(0 if isinstance(result, tuple) else result)
         key = function, tuple(sorted((name, repr(x)) for name, x in options.items()))
-        entries = slots[getattr(function, "__name__", "") in _OF_SHAPES :]
+        is_shaped = getattr(function, "__name__", "") in _OF_SHAPES
         function = partial(function, **options) if options else function
         self.instructions.append(Instruction(function, slots, traced_result.slot, key, overwrites))
-        if traced_result.slot not in self.large and all(k in self.constants for k in entries):
+        if traced_result.slot not in self.large and all(k in self.constants for k in slots[is_shaped:]):
             self.constants[traced_result.slot] = result
+            if is_shaped:
+                self.shaped.add(traced_result.slot)
         if isinstance(result, tuple):
             return tuple([self.record(x, _item(k), traced_result) for k, x in enumerate(result)])
         return traced_result

@@ -153,14 +153,13 @@ def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:
     if not spec.mean or divisor is not None:
         return SweepResult(total, counts, gradients)
     count = sum_to_scalar(xp, counts)
-    empty = count == 0
-    count = divisor_by(xp, count)
-    if has_means:
-        return SweepResult(total / count, counts, gradients)
     if gradients == Gradients():
         # `where`: in forward mode within forward mode, PyTorch returns no entries for second derivatives of a quotient
         # that are all 0, as those of triplets are.
-        return SweepResult(xp.where(empty, total, total / count), counts, gradients)
+        return SweepResult(xp.where(count == 0, total, total / divisor_by(xp, count)), counts, gradients)
+    count = divisor_by(xp, count)
+    if has_means:
+        return SweepResult(total / count, counts, gradients)
 
     def averaged(x: Array | None) -> Array | None:
         return x if x is None else x / xp.reshape(count, (1,) * len(x.shape))

@@ -312,7 +312,8 @@ class _OneSided:
             need_grad,
             facts,
             averaged=spec.mean and facts.finite and facts.complete,
-            by_counts=spec.mean and self.adapter.mode == "eager" and self.blocks == n_rows,
+            # Of given scores, the gradients are as large as the scores.
+            by_counts=spec.mean and facts.given and self.adapter.mode == "eager" and self.blocks == n_rows,
             excluded=None if self.diagonals is None else -self.diagonals.negatives(0),
             group_sizes=self.by_block.group_sizes,
             blocks=self.blocks if isinstance(sets, s.SortedClasses) else None,  # type: ignore[arg-type]

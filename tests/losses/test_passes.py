@@ -55,8 +55,8 @@ OF_SCORES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "club": (bounds.club, 3),
     "dv": (bounds.dv, 5),
     "flo": (lambda scores: bounds.flo(scores, torch.zeros(ROWS)), 7),
-    "info_nce_anchor": (bounds.info_nce_anchor, 30),
-    "interpolated": (lambda scores: bounds.interpolated(scores, 0.5, 0.0), 30),
+    "info_nce_anchor": (bounds.info_nce_anchor, 25),
+    "interpolated": (lambda scores: bounds.interpolated(scores, 0.5, 0.0), 25),
     "js": (bounds.js, 5),
     "js_mi": (bounds.js_mi, 10),
     "margin_mse": (lambda scores: from_scores.margin_mse(scores, torch.zeros(ROWS, ROWS)), 11),
@@ -67,13 +67,13 @@ OF_SCORES: dict[str, tuple[Callable[[Any], Any], int]] = {
 }
 OF_NOISE: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
     "balance_penalty": (density.balance_penalty, 8),
-    "info_nce_anchor": (lambda data, noise: density.info_nce_anchor(data, noise, 0.0, 0.0), 31),
+    "info_nce_anchor": (lambda data, noise: density.info_nce_anchor(data, noise, 0.0, 0.0), 26),
     "local_nce": (lambda data, noise: density.local_nce(data, noise, 0.0, LOG_Q), 8),
     "log_partition": (lambda _, noise: density.log_partition(noise, LOG_Q).sum(), 6),
     "negative_sampling": (density.negative_sampling, 5),
     "nre_a": (density.nre_a, 5),
     "nre_b": (density.nre_b, 4),
-    "nre_c": (density.nre_c, 30),
+    "nre_c": (density.nre_c, 25),
     "ranking_nce": (lambda data, noise: density.ranking_nce(data, noise, 0.0, LOG_Q), 6),
     "sampled_softmax": (lambda data, noise: density.sampled_softmax(data, noise, 0.0, LOG_Q), 6),
 }
