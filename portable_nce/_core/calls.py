@@ -231,7 +231,7 @@ class Kind:
     @staticmethod
     def _taken(x: Array, state: int) -> Array:
         """Array whose cotangents in this call are added before they leave it, as those of a program are."""
-        return _view(x) if state == VARIES else x
+        return _result(x) if state == VARIES else x
 
     def as_written(self, arrays: Sequence[Array]) -> Any:
         """Result of the function itself."""
@@ -302,8 +302,8 @@ def _back(run: _Run, ordered: Arrays, outputs: Arrays, cotangents: Arrays) -> Se
             pass
         else:
             of_varying = [found[k] for k in kind.order if kind.states[k] == VARIES]
-            # PyTorch refuses results that are an argument itself.
-            return [_view(x) if x is cotangent else x for x in of_varying]
+            # PyTorch refuses results that are an argument itself; they share no memory with it either.
+            return [namespace_of(x).asarray(x, copy=True) if x is cotangent else x for x in of_varying]
     return kind.pulled(arrays, program.main, cotangent)
 
 
@@ -321,9 +321,12 @@ def _rebuilt(result: Any) -> Callable[[Arrays], Any]:
     return lambda arrays: made([None if k is None else arrays[k] for k in places])
 
 
-def _view(x: Array) -> Array:
-    """The same array, as a result of an operation."""
-    return namespace_of(x).reshape(x, tuple(x.shape))
+def _result(x: Array) -> Array:
+    """The same array, as a result of an operation.
+
+    Not by `reshape`: its cotangents would be views, and PyTorch takes views of one array for gradients of several.
+    """
+    return namespace_of(x).broadcast_to(x, tuple(x.shape))
 
 
 def _are_equal(found: Array, wanted: Array) -> bool:

@@ -112,6 +112,27 @@ def test_repeated_calls_equal_first_calls(variant: Variant, case: Case) -> None:
         assert [results(each[k]) for k in range(2)] == wanted[:2]
 
 
+ONE_OF_EACH = [*{case.name.split()[0]: case for case in reversed(CASES)}.values()]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of small scales
+@pytest.mark.parametrize("variant", ["torch"], indirect=True)
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.name)
+def test_gradients_share_no_memory(variant: Variant, case: Case) -> None:
+    """Neither with one another nor with the cotangent: optimizers scale them in place."""
+    forget()
+    for _ in range(3):
+        given = [*arrays_of(variant, case, "float64").values()]
+        leaves = [x.detach().clone().requires_grad_() for x in given[: len(case.arguments)]]
+        value = case.function(*leaves, *given[len(leaves) :])
+        if not value.requires_grad:
+            return
+        cotangent = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype).reshape(value.shape)
+        value.backward(cotangent)
+        found = [x.numpy() for x in (value.detach(), cotangent, *[x.grad for x in leaves if x.grad is not None])]
+        assert not any(np.shares_memory(x, y) for k, x in enumerate(found) for y in found[:k])
+
+
 Loss: TypeAlias = Callable[..., torch.Tensor]
 World: TypeAlias = Callable[[Loss, list[torch.Tensor]], Any]
 DENSE = [case for case in CASES if "streamed" not in case.name]
