@@ -13,6 +13,7 @@ from ..objectives.base import Term
 from ..pairings import Members
 from .inputs import Arrays, Inputs, only
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
+from .tiling import pays_to_branch
 
 
 class PairsSpec(NamedTuple):
@@ -94,7 +95,7 @@ class PairTerms(Family):
             taken = xp.logical_and(taken, there[:, None])
 
         number: Array | None = None
-        if adapter.mode == "traced" and not block.mask:
+        if adapter.mode == "traced" and not block.mask and pays_to_branch(scores[0].shape[1]):
             lowest = [xp.min(x, axis=1) for x in scores]  # NaN if it may hide -inf
             some = xp.any(xp.logical_not(_are_there(xp, lowest, surely=True)))
             number = adapter.branch(xp.astype(some, xp.int32), (of_all, of_some), *scores)

@@ -24,6 +24,7 @@ _TRIPLE_ENTRIES = 2**18  # triples compared at once: several arrays of them shou
 _FEW_COLUMNS = 32  # of scores that a caller gives: their exponentials always have a shift
 _TAKEN = (2, 5)  # logarithms of numbers of positives for which graphs have a branch
 _COMPARED, _SEARCHED = 32, 8  # positives of a row up to which negatives are compared with each, and not sorted
+_BRANCHED = 64  # entries of a row up to which a pass over them costs less than a compiled branch
 _FAR_ROWS = 8192  # rows of a block on an accelerator; with fewer than 2048, launches dominate the time
 _FAR_ENTRIES = 2**27  # of a block there, of whole rows: 512 MiB in float32. Half of it, if several arrays are held
 _ALIGNED = 128  # rows, of which a number that a block has is fast in products of 16 bits
@@ -79,6 +80,11 @@ def is_positive(number: int) -> bool:
         return bool(number > 0)
     except Exception:  # noqa: BLE001  (each compiler raises its own exception for an undecidable condition)
         return True
+
+
+def pays_to_branch(n_columns: int) -> bool:
+    """Whether a branch of a compiled function costs less than a pass over rows of so many entries."""
+    return is_positive(n_columns - _BRANCHED)
 
 
 def far_entries(memory: int | None, *, held: bool = True) -> int:
