@@ -183,7 +183,8 @@ def _joined_flags(function: Any, of_bytes: Any) -> Any:
     """Function of booleans, of the bytes of those of different shapes."""
 
     def join(x1: Any, x2: Any, /) -> Any:
-        if not torch.compiler.is_compiling() and x1.shape != x2.shape and _is_open(x1, x2):
+        of_flags = x1.dtype == x2.dtype == torch.bool
+        if of_flags and not torch.compiler.is_compiling() and x1.shape != x2.shape and _is_open(x1, x2):
             return of_bytes(x1.view(torch.uint8), x2.view(torch.uint8)).view(torch.bool)
         return function(x1, x2)
 

@@ -83,6 +83,14 @@ def test_conversions_of_flags(dtype: Any) -> None:
     assert namespace.astype(x, torch.bool).data_ptr() != x.data_ptr()
 
 
+@pytest.mark.parametrize("name", ["logical_and", "logical_or"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64])
+def test_flags_of_rows_join_those_of_a_matrix(name: str, dtype: Any) -> None:
+    """By bytes if they are booleans; of the bits of numbers, 2 and 1 would have none in common."""
+    matrix, column = (2 * flags()).to(dtype), flags()[:, :1].to(dtype)
+    assert_same(getattr(namespace, name)(matrix, column), getattr(compat, name)(matrix, column))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_where(dtype: Any) -> None:
     """Bitwise equal for special values, with scalars and arrays of all dtypes."""
