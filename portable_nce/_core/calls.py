@@ -324,9 +324,10 @@ def _rebuilt(result: Any) -> Callable[[Arrays], Any]:
 def _result(x: Array) -> Array:
     """The same array, as a result of an operation.
 
-    Not by `reshape`: its cotangents would be views, and PyTorch takes views of one array for gradients of several.
+    Not by `reshape`: its cotangents would be views, and PyTorch takes views of one array for gradients of several. Not
+    by `broadcast_to` if there is no axis: PyTorch would sum the cotangent, and -0.0 become 0.0 on some processors.
     """
-    return namespace_of(x).broadcast_to(x, tuple(x.shape))
+    return namespace_of(x).broadcast_to(x, tuple(x.shape)) if x.ndim else x * 1
 
 
 def _are_equal(found: Array, wanted: Array) -> bool:
