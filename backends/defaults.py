@@ -72,6 +72,11 @@ class Defaults:
         bound: Function = self.custom_vjp(forward, backward, kept=kept)  # type: ignore[attr-defined]
         return bound
 
+    def repeated(
+        self, function: Function, options: dict[str, Any], values: Sequence[Any]
+    ) -> tuple[Function, dict[str, Any], Sequence[Any]]:
+        return function, options, values
+
     def check(self, x: Array) -> None:
         """Accept any array."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .numpy_namespace import where
+from .numpy_namespace import repeated, where
 from .tape import TapeAdapter
 
 LARGE = 2**15
@@ -87,6 +87,9 @@ class NumpyAdapter(TapeAdapter):
         if _references is None or type(arrays[k]) is not np.ndarray or arrays[k].base is not None:
             return False
         return bool(arrays[k].flags.carray and _references(arrays[k]) == _OF_ONE)
+
+    def repeated(self, function: Any, options: dict[str, Any], values: Sequence[Any]) -> tuple[Any, Any, Any]:
+        return repeated(function, options, values)
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .repeated import OPERATORS, with_arrays
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["namespace"]
 
@@ -87,3 +89,31 @@ def _completed() -> Any:
 
 namespace: Any = _completed()
 """Namespace to compute with."""
+
+_ALONG: dict[Any, Any] = {
+    np.sum: np.add.reduce,
+    np.max: np.maximum.reduce,
+    np.min: np.minimum.reduce,
+    np.any: np.logical_or.reduce,
+}
+_METHODS: dict[Any, Any] = {np.reshape: np.ndarray.reshape, np.take: np.ndarray.take, np.astype: np.ndarray.astype}
+_COMPARISONS = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
+_OF_NUMBERS = OPERATORS | _COMPARISONS | {np.where}
+_NUMBERS = frozenset({*_INTEGERS, *map(np.dtype, _INTEGERS.values())})
+
+
+def repeated(function: Any, options: dict[str, Any], values: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """The function, options and values by which programs compute a result: without NumPy's functions in Python."""
+    arrays = [x for x in values if isinstance(x, np.ndarray)]
+    if not arrays:
+        return function, options, values
+    if function in _ALONG and options.keys() <= {"axis", "keepdims"}:
+        return _ALONG[function], {"axis": None, **options}, values
+    if function in _METHODS and arrays[0] is values[0]:
+        return _METHODS[function], options, values
+    if function is where and max(x.size for x in arrays) < _FEWEST:
+        function = np.where
+    given = arrays[1:] if function is np.where else arrays
+    if function in _OF_NUMBERS and given:
+        return function, options, with_arrays(values, given, _NUMBERS, np.asarray)
+    return function, options, values

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .defaults import PLAIN, VARIES, Arrays, Defaults, Function, Pulls, Step, of_floating, without
-from .torch_namespace import exp, is_plain, is_traced, is_unobserved, recorded, transformed
+from .torch_namespace import exp, is_plain, is_traced, is_unobserved, recorded, repeated, transformed
 
 
 def _hooks_saved_tensors() -> bool:
@@ -720,6 +720,11 @@ class TorchAdapter(Defaults):
             return outputs
 
         return bound
+
+    def repeated(
+        self, function: Function, options: dict[str, Any], values: Sequence[Any]
+    ) -> tuple[Function, dict[str, Any], Sequence[Any]]:
+        return repeated(function, options, values)
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:

@@ -10,6 +10,8 @@ as few calls as possible.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,8 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from .defaults import Arrays
+from .defaults import Arrays, Function
+from .repeated import OPERATORS, with_arrays
 
 if TYPE_CHECKING:
     from array_api_compat import torch as compat
@@ -267,3 +270,59 @@ def _completed() -> Any:
 
 namespace: Any = _completed()
 """Namespace to compute with."""
+
+_OF_SMALL = {
+    where: torch.where,
+    logical_and: torch.logical_and,
+    logical_or: torch.logical_or,
+    less: torch.lt,
+    less_equal: torch.le,
+    greater: torch.gt,
+    greater_equal: torch.ge,
+    equal: torch.eq,
+    not_equal: torch.ne,
+    exp: torch.exp,
+}
+"""PyTorch's own functions, which are as fast for small tensors."""
+
+_ALONG = {compat.sum: torch.sum, compat.max: torch.amax, compat.min: torch.amin, compat.any: torch.any}
+_OF_NUMBERS = OPERATORS | {torch.where, torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne}
+
+
+def repeated(function: Function, options: dict[str, Any], values: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """The function, options and values by which programs compute a result: PyTorch's own, in as few calls as possible.
+
+    In float16 and bfloat16 a number is not rounded before it enters an operation, but a tensor of it is.
+    """
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    if all(x.is_cpu for x in tensors):
+        function, options = _own(function, options, tensors)
+        given = tensors[1:] if function is torch.where else tensors
+        if function in _OF_NUMBERS and given and len(tensors) < len(values):
+            number, values = values[0], with_arrays(values, given, _NUMBERS, _as_tensor)
+            if function is operator.truediv and values[0] is not number:
+                function = _divided
+    return function, options, values
+
+
+def _own(function: Function, options: dict[str, Any], tensors: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """PyTorch's own function and its options."""
+    if function in _OF_SMALL and not options:
+        chosen = tensors[1:] if function is where else tensors
+        if math.prod(_joint_shape(*[x.shape for x in tensors])) < _FEWEST and len({x.dtype for x in chosen}) == 1:
+            return _OF_SMALL[function], options
+    if function in _ALONG and options.keys() <= {"axis", "keepdims"} and options.get("axis", ()) not in {(), None}:
+        return _ALONG[function], {"dim": options["axis"], "keepdim": options.get("keepdims", False)}
+    return torch.reshape if function is reshape and not options else function, options
+
+
+_NUMBERS = frozenset({*_INTEGERS, *_INTEGERS.values()})
+
+
+def _as_tensor(number: Any, dtype: Any) -> Any:
+    return torch.tensor(number, dtype=dtype, device="cpu")
+
+
+def _divided(number: Any, x: Any) -> Any:
+    """A number over a tensor, as PyTorch computes it."""
+    return torch.reciprocal(x).mul_(number)

@@ -123,6 +123,16 @@ class Adapter(Differentiation, Protocol):
         """Return ``custom_vjp(forward, backward, kept=kept)``, of arrays that `observed` has described."""
         ...
 
+    def repeated(
+        self, function: Callable[..., Any], options: dict[str, Any], values: Sequence[Any]
+    ) -> tuple[Callable[..., Any], dict[str, Any], Sequence[Any]]:
+        """Return the function, options and values by which a program computes ``function(*values, **options)``.
+
+        The results have the same bits, for all arrays of these shapes and dtypes that nothing observes. Numbers among
+        the values may become 0-d arrays: libraries convert Python numbers in each operation.
+        """
+        ...
+
     # Values: properties of the entries of an array when a loss is called.
 
     @property

@@ -57,7 +57,7 @@ def traced(function: Callable[..., Any], arrays: Sequence[Array], states: Sequen
     The function returns an array, or a tuple of arrays and None, of which at most one needs a gradient. States: 0 for a
     plain array, 1 for one to be a constant of the tape, 2 for one that needs a gradient.
     """
-    trace = _Trace()
+    trace = _Trace(adapter_of(arrays[0]))
     _current.trace = trace
     try:
         inputs = [trace.new_value(x) for x in arrays]
@@ -100,11 +100,12 @@ def of_number(function: Callable[[float], float], x: float) -> float:
 class _Trace:
     """Instructions recorded so far, the values of all slots that are literals, and the slots of large arrays."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapter: Any) -> None:
+        self.adapter = adapter
         self.instructions: list[Instruction] = []
         self.values: list[Any] = []
         self.large: set[int] = set()
-        self.literals: dict[tuple[type, str], int] = {}
+        self.literals: dict[tuple[Any, ...], int] = {}
         self.numbers: set[int] = set()
         self.constants: dict[int, Any] = {}
         self.shaped: set[int] = set()  # constants that are made of an array's shape, and can be made again
@@ -137,11 +138,18 @@ class _Trace:
             return int(self.record(0, _as_list if type(value) is list else _as_tuple, *value).slot)
         if is_array(value) and not (isinstance(value, type) or is_number(value)):  # np.float32 has a shape
             raise NotTraceableError("an array that is not an argument")
-        key = type(value), repr(value)
+        return self.constant(value, (type(value), repr(value)))
+
+    def constant(self, value: Any, key: tuple[Any, ...]) -> int:
+        """Slot of a value that is the same in all runs, one for equal keys."""
         if key not in self.literals:
             self.literals[key] = self.add(value)
             self.constants[self.literals[key]] = value
         return self.literals[key]
+
+    def as_array(self, number: Any, array: Any) -> int:
+        """Slot of a number as an array."""
+        return self.constant(array, (type(array), repr(number), repr(array.dtype)))
 
     def record(
         self,
@@ -152,10 +160,13 @@ class _Trace:
         **options: Any,
     ) -> Any:
         """Record a call and its result; the items of a tuple are further instructions."""
-        slots = tuple([self.slot(x) for x in arguments])
-        traced_result = self.new_value(0 if isinstance(result, tuple) else result)
         key = function, tuple(sorted((name, repr(x)) for name, x in options.items()))
         is_shaped = getattr(function, "__name__", "") in _OF_SHAPES
+        values = [*map(_value, arguments)]
+        function, options, repeated = self.adapter.repeated(function, options, values)
+        pairs = zip(arguments, values, repeated, strict=True)
+        slots = tuple([self.slot(x) if y is z else self.as_array(y, z) for x, y, z in pairs])
+        traced_result = self.new_value(0 if isinstance(result, tuple) else result)
         function = partial(function, **options) if options else function
         self.instructions.append(Instruction(function, slots, traced_result.slot, key, overwrites))
         if traced_result.slot not in self.large and all(k in self.constants for k in slots[is_shaped:]):
