@@ -23,7 +23,7 @@ from typing import NamedTuple
 from .autodiff import stop_gradient
 from .logsumexp import ExpSum
 from .namespace import lift_to_tape, namespace_of
-from .numerics import clipped, softplus
+from .numerics import softplus
 from .pair_sums import PairKind, PairSets
 from .protocol import Array, Namespace
 from .registry import adapter_of
@@ -72,20 +72,32 @@ def log_add(xp: Namespace, a: Array, b: Array) -> Array:
     return top + xp.log1p(xp.exp(low - xp.where(empty, xp.zeros_like(top), top)))
 
 
+_SUMS = (
+    (True, False, True, True, True),
+    (True, True, False, False, False),
+    (True, True, False, False, True),
+    (True, True, False, True, True),
+)
+"""Which of the logarithms of a row enter the sums `_REST`, `_NEGATIVES`, `_AGAINST` and `_TOTAL`.
+
+The logarithms are `_SHIFT` of the smaller terms, `_LARGEST`, `_OTHERS` that are as large, the positive, and `_WEIGHT`.
+The sums are T without one of the largest, the negatives, those with the weight, and T.
+"""
+
+_REST, _NEGATIVES, _AGAINST, _TOTAL = range(4)
+_SHIFT, _LARGEST, _OTHERS, _, _WEIGHT = range(5)
+
+
 class _LeftRows(NamedTuple):
-    """Sums of the rows, and logarithms of their parts.
+    """Largest logarithms (4, K) and rests of the four sums, and shares (4, 5, K) of the logarithms in them."""
 
-    `rest` is T without one of the largest, `against` T without the positive, `negatives` also without the weight.
-    """
+    tops: Array
+    totals: Array
+    shares: Array
 
-    positive: Array
-    weight: Array
-    shift: Array
-    largest: Array
-    rest: ExpSum
-    negatives: ExpSum
-    against: ExpSum
-    total: ExpSum
+    def sum_of(self, number: int) -> ExpSum:
+        """One of the sums."""
+        return ExpSum(self.tops[number, :], self.totals[number, :])
 
 
 class _LeftParts(NamedTuple):
@@ -116,55 +128,32 @@ def _parts_of(pairs: PairSets, scores: Array) -> _LeftParts:
 
 
 def _rows(positive: Array, log_weight: Array, parts: _LeftParts) -> _LeftRows:
+    """Sums of the rows, and shares of an infinite sum as 0.
+
+    The rounding of a difference of logarithms, times which its exponential would be wrong, is computed and made good.
+    """
     ((positive, log_weight, shift, largest, count, sums),) = lift_to_tape((positive, log_weight, *parts[2:]))
     xp = namespace_of(positive)
-    smaller = xp.where(sums == 0, -math.inf, shift), sums
-    others = xp.where(count > 1, largest, -math.inf), count - 1.0
-    beside = (positive, xp.ones_like(sums)), (log_weight, xp.ones_like(sums))
-    return _LeftRows(
-        positive,
-        log_weight,
-        shift,
-        largest,
-        _sum_of(xp, smaller, others, *beside),
-        _sum_of(xp, smaller, (largest, count)),
-        _sum_of(xp, smaller, (largest, count), beside[1]),
-        _sum_of(xp, smaller, (largest, count), *beside),
-    )
-
-
-def _sum_of(xp: Namespace, *parts: tuple[Array, Array]) -> ExpSum:
-    """Sum of exponentials of logarithms times factors; the largest logarithm may be infinite, and its terms are 0."""
-    top = parts[0][0]
-    for logarithm, _ in parts[1:]:
-        top = xp.maximum(top, logarithm)
-    top = stop_gradient(top)
-    infinite = xp.isinf(top)
-    shift = xp.where(infinite, xp.zeros_like(top), top)
-    total = xp.zeros_like(top)
-    for logarithm, factor in parts:
-        total = total + factor * xp.exp(xp.where(infinite, -math.inf, logarithm) - shift)
-    return ExpSum(top, total)
+    one, none = xp.ones_like(sums), xp.full_like(sums, -math.inf)
+    others = xp.where(count > 1, largest, -math.inf)
+    logarithms = xp.where(sums == 0, -math.inf, shift), largest, others, positive, log_weight
+    factors = xp.stack((sums, count, count - 1.0, one, one))
+    entered = [x if enters else none for sets in _SUMS for x, enters in zip(logarithms, sets, strict=True)]
+    given = xp.reshape(xp.stack(entered), (len(_SUMS), len(logarithms), *sums.shape))
+    tops = stop_gradient(xp.max(given, axis=1))
+    top = tops[:, None, :]
+    gone = xp.logical_or(xp.isinf(top), given == -math.inf)
+    a, b = xp.where(gone, 0.0, given), xp.where(gone, 0.0, top)
+    exponents = a - b
+    taken = exponents - a
+    rounding = (a - (exponents - taken)) - (b + taken)
+    terms = xp.where(gone, 0.0, xp.exp(exponents) * (rounding + 1.0))
+    totals = xp.sum(terms * factors, axis=1)
+    return _LeftRows(tops, totals, terms / xp.where(totals == 0, 1.0, totals)[:, None, :])
 
 
 def _log(xp: Namespace, sums: ExpSum) -> Array:
     return sums.top + sums.log_total(xp)
-
-
-def _share(xp: Namespace, part: Array, whole: ExpSum) -> Array:
-    """``exp(part)`` as a share of the whole, 0 of an infinite whole; the shift of no terms may be larger.
-
-    The rounding of the difference, times which the exponential would be wrong, is computed and made good.
-    """
-    assert whole.top is not None  # noqa: S101  (there is a shift)
-    infinite = xp.logical_or(xp.isinf(whole.top), part == -math.inf)
-    zero = xp.zeros_like(whole.top)
-    a, b = (xp.where(infinite, zero, x) for x in (part, whole.top))
-    exponent = a - b
-    taken = exponent - a
-    rest = (a - (exponent - taken)) - (b + taken)
-    shares = xp.exp(clipped(xp, exponent, -math.inf, 0.0)) * (rest + 1.0)
-    return xp.where(infinite, zero, shares) / xp.where(whole.total == 0, xp.ones_like(zero), whole.total)
 
 
 def _opened(kind: PairKind, arrays: Sequence[Array]) -> tuple[PairSets, Array, Array, Array]:
@@ -181,17 +170,16 @@ def _means(kind: PairKind, *arrays: Array) -> tuple[Array, ...]:
     pairs, positive, log_weight, number = _opened(kind, arrays)
     parts = _parts_of(pairs, arrays[0])
     rows = _rows(positive, log_weight, parts)
-    xp = namespace_of(parts.terms, rows.positive)
-    shares = parts.terms * _share(xp, rows.shift, rows.total)[:, None]
-    left = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(
-        xp, rows.largest - _log(xp, rows.rest)
-    )
-    left = xp.where(rows.largest == math.inf, xp.zeros_like(left), left / number)
-    whole = softplus(xp, log_odds(xp, rows.against, rows.positive))
-    of_weight = softplus(xp, rows.weight - rows.positive)  # of one negative, left out of its only sum
+    xp = namespace_of(parts.terms, rows.totals)
+    largest, rest, negatives = parts.largest, rows.sum_of(_REST), rows.sum_of(_NEGATIVES)
+    shares = parts.terms * rows.shares[_TOTAL, _SHIFT, :][:, None]
+    left = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(xp, largest - _log(xp, rest))
+    left = xp.where(largest == math.inf, 0.0, left / number)
+    whole = softplus(xp, log_odds(xp, rows.sum_of(_AGAINST), positive))
+    of_weight = softplus(xp, log_weight - positive)  # of one negative, left out of its only sum
     mean = xp.where(number == 1, of_weight, whole + left)
-    rest = of_weight - xp.where(xp.isinf(whole), xp.zeros_like(whole), whole)
-    results = (*rows.negatives, mean, xp.where(number == 1, rest, left))
+    rest_of_weight = of_weight - xp.where(xp.isinf(whole), 0.0, whole)
+    results = (*negatives, mean, xp.where(number == 1, rest_of_weight, left))
     return (*((positive,) if kind.has_positives else ()), *results, *parts)
 
 
@@ -205,24 +193,22 @@ def _pull_means(
     parts = _LeftParts(*kept) if kept else _parts_of(pairs, arrays[0])
     rows = _rows(positive, log_weight, parts)
     terms, at_largest, _, _, count, sums = parts
-    xp = namespace_of(terms, rows.positive, to_sum, to_mean)
-    to_mean = xp.where(xp.isinf(rows.total.top), xp.zeros_like(to_mean), to_mean / number)
-    of_shift, of_largest = _share(xp, rows.shift, rows.total), _share(xp, rows.largest, rows.total)
-    shares = terms * of_shift[:, None]
-    odds = shares / (1.0 - shares)
+    shares = rows.shares
+    xp = namespace_of(terms, shares, to_sum, to_mean)
+    to_mean = xp.where(xp.isinf(rows.tops[_TOTAL, :]), 0.0, to_mean / number)
+    of_shift, of_largest = shares[_TOTAL, _SHIFT, :], shares[_TOTAL, _LARGEST, :]
+    shared = terms * of_shift[:, None]
+    odds = shared / (1.0 - shared)
     total, every = adapter_of(odds).sum_along(odds, 1), sums * of_shift
     # Odds of the largest may overflow, but not these products.
-    of_odds = count * of_largest * _share(xp, rows.shift, rows.rest)
+    of_odds = count * of_largest * shares[_REST, _SHIFT, :]
     factor = of_shift * ((number - 1.0) + total) + of_odds
-    of_one = _share(xp, xp.where(count > 1, rows.largest, -math.inf), rows.rest)
-    equal = (count - 1.0) * of_one
-    of_equal = of_largest * ((number - 1.0) + total + equal)
-    of_weight = _share(xp, rows.weight, rows.total) * (number + total)
-    of_weight = of_weight + count * of_largest * _share(xp, rows.weight, rows.rest)
+    of_equal = of_largest * ((number - 1.0) + total + (count - 1.0) * shares[_REST, _OTHERS, :])
+    of_weight = shares[_TOTAL, _WEIGHT, :] * (number + total) + count * of_largest * shares[_REST, _WEIGHT, :]
     negatives = ((number - 1.0) + total) * every + (every - total) + sums * of_odds + count * of_equal
     to_positive = -(to_mean * (negatives + of_weight))
-    of_terms = to_sum * _share(xp, rows.shift, rows.negatives) + to_mean * factor
-    to_largest = to_sum * _share(xp, rows.largest, rows.negatives) + to_mean * of_equal
+    of_terms = to_sum * shares[_NEGATIVES, _SHIFT, :] + to_mean * factor
+    to_largest = to_sum * shares[_NEGATIVES, _LARGEST, :] + to_mean * of_equal
     gradient = terms * (of_terms[:, None] - (to_mean * of_shift)[:, None] * odds)
     gradient = pairs.negatives(adapter_of(gradient).plus_product(gradient, at_largest, to_largest[:, None]))
     if kind.has_positives:
