@@ -290,7 +290,8 @@ def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:
     lowest = xp.where(xp.isinf(lowest), xp.zeros_like(lowest), lowest)
     constant = xp.where(live, stop_gradient(scores), lowest)
 
-    highest, total, lower = _running_sums(xp, constant, weight * xp.exp(exponent), grades, scale)
+    highest, total = _running_sums(xp, constant, weight * xp.exp(exponent), scale)
+    lower = xp.searchsorted(grades, grades)  # the number of rows with a lower grade
     last = xp.where(lower > 0, lower - 1, lower)
     highest, total = xp.take(highest, last, axis=0), xp.take(total, last, axis=0)
     counted = xp.logical_and(xp.logical_and(lower > 0, live), stop_gradient(total) != 0)
@@ -306,8 +307,8 @@ def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:
     return xp.where(nothing, xp.zeros_like(sums), softplus(xp, log_sum))
 
 
-def _running_sums(xp: Namespace, highest: Array, total: Array, grades: Array, scale: Any) -> tuple[Array, Array, Array]:
-    """Running maxima of constants s, sums ``Σ t exp(α (s - maximum))``, and the number of rows with a lower grade.
+def _running_sums(xp: Namespace, highest: Array, total: Array, scale: Any) -> tuple[Array, Array]:
+    """Running maxima of constants s, and sums ``Σ t exp(α (s - maximum))``.
 
     Prefix sums by doubling (Hillis and Steele 1986, "Data parallel algorithms", CACM 29): after k steps an entry holds
     the sum of up to 2^k terms. If the number of rows is symbolic, all `_MOST_STEPS` steps are taken.
@@ -322,7 +323,6 @@ def _running_sums(xp: Namespace, highest: Array, total: Array, grades: Array, sc
             return xp.concat([x[:reach], x[:-reach]], axis=0)
         return xp.take(x, xp.where(places < reach, places, places - reach), axis=0)
 
-    lower = xp.where(grades == before(grades, 1), xp.zeros_like(places), places)
     for step in range((rows - 1).bit_length() if known else _MOST_STEPS):
         reach = 2**step
         previous, earlier = before(highest, reach), before(total, reach)
@@ -330,9 +330,8 @@ def _running_sums(xp: Namespace, highest: Array, total: Array, grades: Array, sc
         factor = xp.exp(-scale * _distance(xp, highest, previous))
         own = highest >= previous
         total = xp.where(own, total, total * factor) + xp.where(own, earlier * factor, earlier)
-        highest, fewer = xp.maximum(highest, previous), before(lower, reach)
-        lower = xp.where(lower < fewer, fewer, lower)
-    return highest, total, lower
+        highest = xp.maximum(highest, previous)
+    return highest, total
 
 
 _MOST_STEPS = 31
