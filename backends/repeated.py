@@ -6,6 +6,7 @@ hundred entries, 1.6 are the number's, and of NumPy's 0.6 half.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -19,8 +20,8 @@ OPERATORS: Final = frozenset(
 )
 """Operations whose result is the same for a number and for an array of it, without axes."""
 
-_MOST = 2**24
-"""Integers up to this are numbers of all dtypes of 32 and 64 bits."""
+_MOST: Final = {int: 2**24, float: 2.0**127}
+"""Up to this, all dtypes of 32 and 64 bits have the number, rounded if it is no integer."""
 
 
 def with_arrays(values: Sequence[Any], arrays: Sequence[Any], dtypes: Iterable[Any], make: Callable[..., Any]) -> Any:
@@ -31,7 +32,7 @@ def with_arrays(values: Sequence[Any], arrays: Sequence[Any], dtypes: Iterable[A
     kinds = (float, int) if "float" in str(dtype) else (int,)
 
     def with_array(x: Any) -> Any:
-        fits = type(x) in kinds and (type(x) is float or abs(x) <= _MOST)
+        fits = type(x) in kinds and (abs(x) <= _MOST[type(x)] or not math.isfinite(x))
         return make(x, dtype) if fits else x
 
     return [*map(with_array, values)]

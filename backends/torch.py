@@ -512,6 +512,61 @@ _SMALLEST = {
 """Smallest exponent whose exponential is not subnormal, and a number slightly above that exponential."""
 
 
+# Kernels of tensors that nothing observes.
+
+
+def _softplus_and_sigmoid(
+    x: Any, *, bounded: bool, need_value: bool = True, need_slope: bool = True
+) -> tuple[Any, Any]:
+    value = None
+    if need_value and (bounded or x.device.type != "cpu" or _has_normal_exponentials(x)):
+        value = torch.nn.functional.softplus(x, threshold=40.0)
+    elif need_value:  # softplus on a CPU takes 200 times as long where exponentials are subnormal
+        value = torch.log1p(exp(x.abs().neg_())).add_(x.clamp(min=0.0))
+    return value, torch.sigmoid(x) if need_slope else None
+
+
+def _exp_in_place(x: Any, *, bounded: bool) -> Any:
+    if bounded or x.device.type != "cpu" or x.dtype not in _SMALLEST:
+        return torch.exp_(x)
+    least, smallest = _SMALLEST[x.dtype]
+    return torch.threshold_(x.clamp_(min=least).exp_(), smallest, 0.0)
+
+
+def _count_along(x: Any, axis: int, dtype: Any) -> Any:
+    if x.is_cpu:
+        return x.view(torch.uint8).to(dtype).sum(axis)
+    # A sum of booleans would convert them to numbers of the size of the result.
+    return torch.sum(x.to(torch.bfloat16), dim=axis, dtype=torch.float32).to(dtype)
+
+
+def _plus_product(x: Any, y: Any, z: Any) -> Any:
+    if x.is_cpu and y.dtype == torch.bool:
+        y = y.view(torch.uint8).to(x.dtype)
+    return torch.addcmul(x, y, z, out=x)
+
+
+def _fill_diagonal(x: Any, row: int, column: int, count: int, value: Any) -> Any:
+    diagonal = (x if count == x.shape[0] else x[row : row + count]).diagonal(column)
+    if isinstance(value, torch.Tensor):
+        diagonal.copy_(value if count == value.shape[0] else value[row : row + count])
+    else:
+        diagonal.fill_(value)
+    return x
+
+
+_UNOBSERVED: dict[str, Function] = {
+    "count_along": _count_along,
+    "exp_in_place": _exp_in_place,
+    "extremes": torch.aminmax,
+    "fill_diagonal": _fill_diagonal,
+    "plus_product": _plus_product,
+    "softplus_and_sigmoid": _softplus_and_sigmoid,
+    "sum_along": torch.sum,
+    "times_in_place": torch.Tensor.mul_,
+}
+
+
 class TorchAdapter(Defaults):
     """Adapter for torch tensors."""
 
@@ -615,12 +670,7 @@ class TorchAdapter(Defaults):
     ) -> tuple[Any, Any] | None:
         if _is_observed((x,)):
             return None
-        value = None
-        if need_value and (bounded or x.device.type != "cpu" or _has_normal_exponentials(x)):
-            value = torch.nn.functional.softplus(x, threshold=40.0)
-        elif need_value:  # softplus on a CPU takes 200 times as long where exponentials are subnormal
-            value = torch.log1p(exp(x.abs().neg_())).add_(x.clamp(min=0.0))
-        return value, torch.sigmoid(x) if need_slope else None
+        return _softplus_and_sigmoid(x, bounded=bounded, need_value=need_value, need_slope=need_slope)
 
     def softmax(self, x: Any) -> tuple[Any, Any, Any, Any] | None:
         if x.device.type != "cpu" or 0 in x.shape or torch.compiler.is_compiling() or not is_plain((x,)):
@@ -652,12 +702,7 @@ class TorchAdapter(Defaults):
         return bool(_asked(_has_fast_float64, x.device.index or 0))
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
-        if _is_observed((x,)):
-            return torch.exp(x)
-        if bounded or x.device.type != "cpu" or x.dtype not in _SMALLEST:
-            return torch.exp_(x)
-        least, smallest = _SMALLEST[x.dtype]
-        return torch.threshold_(x.clamp_(min=least).exp_(), smallest, 0.0)
+        return torch.exp(x) if _is_observed((x,)) else _exp_in_place(x, bounded=bounded)
 
     def exp_bounded(self, x: Any) -> Any:
         return torch.exp(x)
@@ -672,19 +717,10 @@ class TorchAdapter(Defaults):
         return torch.sum(x, dim=axis)
 
     def count_along(self, x: Any, axis: int, dtype: Any) -> Any:
-        if _is_observed((x,)):
-            return super().count_along(x, axis, dtype)
-        if x.is_cpu:
-            return x.view(torch.uint8).to(dtype).sum(axis)
-        # A sum of booleans would convert them to numbers of the size of the result.
-        return torch.sum(x.to(torch.bfloat16), dim=axis, dtype=torch.float32).to(dtype)
+        return super().count_along(x, axis, dtype) if _is_observed((x,)) else _count_along(x, axis, dtype)
 
     def plus_product(self, x: Any, y: Any, z: Any) -> Any:
-        if _is_observed((x, y, z)):
-            return super().plus_product(x, y, z)
-        if x.is_cpu and y.dtype == torch.bool:
-            y = y.view(torch.uint8).to(x.dtype)
-        return torch.addcmul(x, y, z, out=x)
+        return super().plus_product(x, y, z) if _is_observed((x, y, z)) else _plus_product(x, y, z)
 
     def times_in_place(self, x: Any, y: Any) -> Any:
         return x * y if _is_observed((x, y) if isinstance(y, torch.Tensor) else (x,)) else x.mul_(y)
@@ -724,6 +760,8 @@ class TorchAdapter(Defaults):
     def repeated(
         self, function: Function, options: dict[str, Any], values: Sequence[Any]
     ) -> tuple[Function, dict[str, Any], Sequence[Any]]:
+        if getattr(function, "__self__", None) is self and isinstance(values[0], torch.Tensor):
+            function = _UNOBSERVED.get(function.__name__, function)
         return repeated(function, options, values)
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
@@ -799,12 +837,7 @@ class TorchAdapter(Defaults):
             return super().fill_diagonal(x, row, column, count, value)
         if _is_observed((x,)):  # a derivative may need the overwritten values
             x = x.clone()
-        diagonal = (x if count == x.shape[0] else x[row : row + count]).diagonal(column)
-        if isinstance(value, torch.Tensor):
-            diagonal.copy_(value if count == value.shape[0] else value[row : row + count])
-        else:
-            diagonal.fill_(value)
-        return x
+        return _fill_diagonal(x, row, column, count, value)
 
     def fill_columns(self, x: Any, columns: Any, value: Any, *, inside: bool = False) -> Any:
         arrays = (x, columns, value) if isinstance(value, torch.Tensor) else (x, columns)

@@ -286,7 +286,7 @@ _OF_SMALL = {
 """PyTorch's own functions, which are as fast for small tensors."""
 
 _ALONG = {compat.sum: torch.sum, compat.max: torch.amax, compat.min: torch.amin, compat.any: torch.any}
-_OF_NUMBERS = OPERATORS | {torch.where, torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne}
+_OF_NUMBERS = OPERATORS | {torch.Tensor.mul_, torch.where, torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne}
 
 
 def repeated(function: Function, options: dict[str, Any], values: Sequence[Any]) -> tuple[Any, Any, Any]:
