@@ -59,6 +59,7 @@ class Prepared(NamedTuple):
     """A sweep and its arrays; parameters and weights may also be floats, which hold for all rows.
 
     `reason`: why this sweep was chosen, for `explain`. `order`: permutation of the rows; `inverse`: its inverse.
+    `passes`: number of passes over the tiles for value and gradient.
     """
 
     function: Callable[..., Arrays]
@@ -67,6 +68,7 @@ class Prepared(NamedTuple):
     reason: str
     order: Array | None = None
     inverse: Array | None = None
+    passes: int = 1
 
     @property
     def arrays(self) -> Arrays:
@@ -91,13 +93,6 @@ def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
         return xp.full((), x, dtype=like.dtype, device=device_of(like))
 
     return tuple(array(x) if isinstance(x, float) else x for x in numbers)
-
-
-class Passes(NamedTuple):
-    """Note of a sweep, with the number of passes over the tiles for value and gradient."""
-
-    number: int
-    prepared: Prepared
 
 
 # ----------------------------------------------------------------------------------------------------- one-sided sweeps
@@ -371,7 +366,7 @@ def _embedded(matrix: ScoreMatrix, spec: SweepSpec, inputs: Inputs) -> tuple[Swe
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
     """Sum of the row losses, or the losses of given scores, with their gradient, and the counts of the rows."""
     spec, arrays = prepared.spec, prepared.arrays
-    note(Passes(1, prepared))
+    note(prepared)
     value, number = adapter_of(arrays[0]).value_and_vjp(prepared.function)(spec, *arrays)
     return value, number
 
@@ -419,7 +414,7 @@ def statistics(matrix: ScoreMatrix, *, same_scores: bool = False) -> Statistics:
 def _in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
     """Row losses and their counts; a second pass computes the gradient."""
     adapter = adapter_of(prepared.inputs.rows[0])
-    note(Passes(2, prepared))
+    note(prepared._replace(passes=2))
     values, number = adapter.custom_vjp(_first_pass, _second_pass)(prepared.spec, *prepared.arrays)
     if prepared.inverse is not None:
         xp = namespace_of(values)
