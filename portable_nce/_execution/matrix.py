@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
@@ -20,7 +21,7 @@ from .channels import Channel, channel_of
 from .inputs import Arrays, Inputs
 from .operands import SourceDtypes, operands_of
 from .sets import PairRule, RuleSets
-from .tiling import MAX_UNSHIFTED_LOGIT, may_be_held
+from .tiling import MAX_UNSHIFTED_LOGIT, Sizes, Tiling, may_be_held, sizes_of
 
 
 class Held(NamedTuple):
@@ -79,6 +80,10 @@ class ScoreMatrix(NamedTuple):
         if self.shard is not None:
             return self.shard.n_own_columns
         return self.shape[0] if self.pairing.extra_columns else None
+
+    def sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
+        """How a sweep over the matrix chooses its blocks and tiles."""
+        return sizes_of(function, self.rows[0], self.block_size, **options)
 
     @property
     def channel(self) -> Channel:

@@ -11,7 +11,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.notes import note
 from .._core.numerics import entries_at, place_of_largest, upcast
 from .._core.protocol import Array
-from .._core.registry import adapter_of, on_accelerator
+from .._core.registry import adapter_of
 from ..pairings import Members, Pairing, candidates
 from ..similarities import AnySimilarity, resolve
 from .channels import Channel
@@ -19,7 +19,7 @@ from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
 from .operands import SourceDtypes, operands_of
 from .sets import OnePositive, PairRule, RuleSets
-from .tiling import Bounds, searched
+from .tiling import Bounds, masked, sizes_of
 
 Measure: TypeAlias = Callable[[Array, Members | OnePositive, int], tuple[Array, Array]]
 """Function of the scores of rows, their positives and negatives, and a number k, to two numbers per row."""
@@ -121,10 +121,8 @@ def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:
 
 def block_of(spec: SearchSpec, inputs: Inputs) -> int | Bounds:
     """Rows of a block of a search."""
-    first, held = inputs.rows[0], spec.channel.held(inputs.rows, inputs.columns)
-    adapter, far = adapter_of(first), on_accelerator(first)
-    memory = adapter.memory(first) if far else None
-    return searched(*inputs.shape, spec.block_size, mode=adapter.mode, far=far, memory=memory, **held)
+    held = spec.channel.held(inputs.rows, inputs.columns)
+    return sizes_of(masked, inputs.rows[0], spec.block_size, **held, searched=True).of(*inputs.shape).block
 
 
 def highest(scores: Array, count: int) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ from portable_nce._execution.mining import Mined
 from portable_nce._execution.operands import SourceDtypes
 from portable_nce._execution.search import highest, search
 from portable_nce._execution.sets import OnePositive
-from portable_nce._execution.tiling import searched
+from portable_nce._execution.tiling import Sizes, masked
 from portable_nce.pairings import Members
 
 RNG = np.random.default_rng(0)
@@ -124,16 +124,20 @@ def test_memory_is_that_of_a_block(count: int) -> None:
 
 def test_blocks() -> None:
     """At least 64 rows, for fast products, unless a number is given; all rows if their number is symbolic."""
-    options: Any = {"mode": "eager", "far": False}
-    assert searched(1000, 2**16, "auto", **options) == 64
-    assert searched(1000, 2**12, "auto", **options) == 1000
-    assert searched(5000, 2**12, "auto", **options) == 1024
-    assert searched(5000, 2**30, "auto", **options) == 64
-    assert searched(5000, 2**12, 7, **options) == 7
-    assert searched(5000, 2**12, None, **options) == 5000
-    assert searched(5000, 2**12, "auto", mode="eager", far=True) == 5000
-    assert searched(5000, 2**12, "auto", width=4, **options) == 64
-    assert searched(5000, 2**12, "auto", mode="whole", far=False) == 5000
+
+    def rows_of(n_rows: int, n_columns: int, block_size: Any = "auto", *, width: int = 1, **options: Any) -> Any:
+        sizes = Sizes(masked, block_size, options=(("width", width), ("searched", True)), **options)
+        return sizes.of(n_rows, n_columns).block
+
+    assert rows_of(1000, 2**16) == 64
+    assert rows_of(1000, 2**12) == 1000
+    assert rows_of(5000, 2**12) == 1024
+    assert rows_of(5000, 2**30) == 64
+    assert rows_of(5000, 2**12, 7) == 7
+    assert rows_of(5000, 2**12, None) == 5000
+    assert rows_of(5000, 2**12, far=2**27) == 5000
+    assert rows_of(5000, 2**12, width=4) == 64
+    assert rows_of(5000, 2**12, mode="whole") == 5000
 
 
 MININGS = [("hard", "hard"), ("easy", "hard"), ("hard", "easy"), ("hard", "semi_hard"), ("semi_hard", "hard")]
