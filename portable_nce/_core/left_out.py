@@ -147,10 +147,6 @@ def _sum_of(xp: Namespace, *parts: tuple[Array, Array]) -> ExpSum:
     return ExpSum(top, total)
 
 
-def _log(xp: Namespace, sums: ExpSum) -> Array:
-    return sums.top + sums.log_total(xp)
-
-
 def _share(xp: Namespace, part: Array, whole: ExpSum) -> Array:
     """``exp(part)`` as a share of the whole, 0 of an infinite whole; the shift of no terms may be larger.
 
@@ -184,7 +180,7 @@ def _means(kind: PairKind, *arrays: Array) -> tuple[Array, ...]:
     xp = namespace_of(parts.terms, rows.positive)
     shares = parts.terms * _share(xp, rows.shift, rows.total)[:, None]
     left = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(
-        xp, rows.largest - _log(xp, rows.rest)
+        xp, rows.largest - rows.rest.log(xp)
     )
     left = xp.where(rows.largest == math.inf, xp.zeros_like(left), left / number)
     whole = softplus(xp, log_odds(xp, rows.against, rows.positive))
