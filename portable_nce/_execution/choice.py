@@ -126,9 +126,7 @@ def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prep
     known = matrix.pairing.is_diagonal or isinstance(positives, ByIndex)
     if not known or matrix.lacks_columns or not is_positive(matrix.shape[1] - 1):
         return None
-    inputs = Inputs(tuple([x for one in matrices for x in one.rows]))
-    if isinstance(positives, ByIndex):
-        inputs = inputs._replace(**matrix.indexed(positives))
+    inputs = Inputs(tuple([x for one in matrices for x in one.rows]), **matrix.indexed())
     if matrix.mask is not None:
         inputs = inputs._replace(mask=(matrix.mask,), present=(present_at(matrix.mask, inputs),))
     if isinstance(family, Triplet):
@@ -150,11 +148,9 @@ def by_products(matrix: ScoreMatrix, wanted: Wanted) -> Prepared | None:
         if by_classes is not None or isinstance(positives, SameLabel):
             return by_classes
     present, valid = pairing.flags(n_rows)
-    inputs = Inputs(matrix.rows, matrix.columns, matrix.partners, present=present)
+    inputs = Inputs(matrix.rows, matrix.columns, matrix.partners, **{"present": present, **matrix.indexed()})
     if isinstance(positives, SameId):
         inputs = inputs._replace(row_labels=(positives.rows,), column_labels=(positives.columns,))
-    elif isinstance(positives, ByIndex):
-        inputs = inputs._replace(**matrix.indexed(positives))
     elif isinstance(positives, AheadOfQueue) and not matrix.partners:
         first, extra = matrix.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in matrix.columns])
         inputs = inputs._replace(partners=(first,), columns=extra)

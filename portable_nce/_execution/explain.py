@@ -16,7 +16,7 @@ from ..pairings import Pairing, takes_products
 from .choice import Prepared
 from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
-from .matrix import Held
+from .matrix import ScoreMatrix
 from .search import Searched, block_of
 from .sets import PairRule
 from .sources import flags_of
@@ -118,7 +118,7 @@ class Explanation(NamedTuple):
         return "\n".join(lines)
 
 
-OTHERS = Pairing, Prepared, Held, Searched, Traffic, Counted
+OTHERS = Pairing, Prepared, ScoreMatrix, Searched, Traffic, Counted
 """Notes other than objectives."""
 
 
@@ -200,7 +200,7 @@ def _reports(notes: Sequence[Any]) -> tuple[SweepReport, ...]:
     for note, flags in zip(notes, needed, strict=True):
         if isinstance(note, Prepared):
             reports.append(_report_of_sweep(note, need_grad=of_all or (any(flags) and flags)))
-        elif isinstance(note, Held):
+        elif isinstance(note, ScoreMatrix):
             reports.append(_report_of_held(note, need_grad=(True, True) if of_all else flags))
         elif isinstance(note, Searched):
             reports.append(_report_of_search(note))
@@ -209,18 +209,18 @@ def _reports(notes: Sequence[Any]) -> tuple[SweepReport, ...]:
 
 def _needed(note: Any) -> tuple[bool, ...]:
     """Flags of the arrays that need a gradient in this call; of a matrix that is held, of its rows and columns."""
-    if isinstance(note, Held):
-        matrix, needs = note.matrix, adapter_of(note.matrix.rows[0]).needs_gradient
-        of_scale = not is_number(matrix.scale) and matrix.scale is not None and needs(matrix.scale)
-        return any(map(needs, matrix.rows)) or of_scale, any(map(needs, matrix.columns))
+    if isinstance(note, ScoreMatrix):
+        needs = adapter_of(note.rows[0]).needs_gradient
+        of_scale = not is_number(note.scale) and note.scale is not None and needs(note.scale)
+        return any(map(needs, note.rows)) or of_scale, any(map(needs, note.columns))
     if not isinstance(note, Prepared):
         return ()
     return tuple(map(adapter_of(note.arrays[0]).needs_gradient, note.arrays))
 
 
-def _report_of_held(held: Held, *, need_grad: tuple[bool, ...]) -> SweepReport:
-    matrix, channel = held.matrix, held.matrix.channel
-    rows, columns, shape = matrix.rows[0], matrix.columns, matrix.shape
+def _report_of_held(matrix: ScoreMatrix, *, need_grad: tuple[bool, ...]) -> SweepReport:
+    """Report of a matrix whose scores are computed before its sweeps."""
+    channel, rows, columns, shape = matrix.channel, matrix.rows[0], matrix.columns, matrix.shape
     of_score, of_pull = channel.relative(*shape, rows.shape[-1])
     made = channel.products[0] * (of_score + sum(need_grad) * of_pull)
     if any(need_grad) and isinstance(channel.scores, PairFunction):  # which computes the scores again, and both

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .._core.autodiff import no_gradient, stop_gradient
 from .._core.namespace import device_of, namespace_of
@@ -17,7 +17,7 @@ from ..similarities import AnySimilarity, resolve
 from .channels import Channel
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
-from .operands import SourceDtypes, operands_of
+from .operands import half_of, operands_of
 from .sets import OnePositive, PairRule, RuleSets
 from .tiling import Bounds, masked, sizes_of
 
@@ -52,7 +52,8 @@ def search(
     count: int,
     *,
     similarity: AnySimilarity,
-    source_dtypes: SourceDtypes,
+    dtypes: tuple[Any, ...],
+    precision: str | None = None,
     valid: Array | None = None,
     measure: Measure | None = None,
     pairing: Pairing | None = None,
@@ -61,11 +62,14 @@ def search(
 ) -> tuple[Array, Array]:
     """Highest scores of each row among valid columns, and these columns, as by `highest`; constants.
 
+    `dtypes`: of the embeddings before they were upcast.
+
     With a `measure`, its results for the scores of each row, with pairs from the pairing and the mask.
     """
     x, y = map(stop_gradient, (x, y))
     with adapter_of(x).full_precision(x):
-        chosen, *sides, _ = operands_of(resolve(similarity), x, y, 1.0, source_dtypes)
+        chosen = resolve(similarity)
+        chosen, *sides, _ = operands_of(chosen, x, y, 1.0, half_of(chosen, x, dtypes, precision))
         rows, columns = (tuple(map(stop_gradient, side)) for side in sides)
         matrix = ScoreMatrix(chosen, rows, columns, candidates() if pairing is None else pairing, mask, block_size)
         return _run_search(matrix, count, measure, valid)

@@ -33,7 +33,7 @@ from .pair_terms import PairsSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
 from .scores import Channels, GivenScores, Products, Source
 from .sources import takes_embeddings
-from .specs import Gradients, NeedGrad, SweepResult, SweepSpec, divisor_by
+from .specs import NeedGrad, SweepResult, SweepSpec, divisor_by
 from .tiling import Bounds
 
 
@@ -128,7 +128,8 @@ class Step:
         self.spec, self.xp, (n_rows, n_columns) = spec, namespace_of(like), numbers.shape
         self.returns_positives = spec.returns_positives
         self.source: Source
-        self.sets: Any
+        self.sets: s.TileSets
+        self.put: Any = None  # puts the cotangents of positives on diagonals
         negatives = 0
         if isinstance(spec.sets, s.PairRule):
             need_scale = spec.need_grad.scale
@@ -147,7 +148,8 @@ class Step:
                 self.sets = s.ClassSets(spec.sets, spec.blocks, constants.labels)
             else:
                 diagonals = spec.sets.with_numbers(numbers)
-                self.sets = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
+                on_diagonals = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
+                self.sets, self.put = on_diagonals, on_diagonals.put
                 negatives = n_columns - (spec.excluded or 0)
         divisor = divisor_of(spec.family, n_rows, negatives) if spec.averaged else None
         self.by_counts = spec.by_counts and divisor is None
@@ -207,7 +209,7 @@ class Step:
         def pulled(losses: RowLosses, rescale: Any, _: p.Scaling) -> tuple[Arrays, Arrays]:
             if self.spec.positives_in_tile:
                 first, *others = family.cotangents(residual, losses)
-                first = self.sets.put(first, losses.to_positive, k, start, block)
+                first = self.put(first, losses.to_positive, k, start, block)
                 return source.pullback(rows, k, (first, *others), None, kept, None)
             matrix, factor = family.tile_cotangent(residual, losses, rescale)
             return source.pullback(rows, k, (matrix,), factor, kept, part.total if isinstance(part, ExpSum) else None)
@@ -328,11 +330,11 @@ class _OneSided:
         for sharpness in inputs.sharpness:
             largest = largest_entry(sharpness)
             bound = math.inf if largest is None else bound * largest
-        if isinstance(family, PairsSpec) and family.relative:
-            bound *= 2.0
-        for parameter in inputs.parameters if isinstance(family, PairsSpec) else ():
-            largest = largest_entry(parameter)
-            bound += math.inf if largest is None else largest
+        if isinstance(family, PairsSpec):
+            bound *= 2.0 if family.relative else 1.0
+            for parameter in inputs.parameters:
+                largest = largest_entry(parameter)
+                bound += math.inf if largest is None else largest
         return bound
 
     def _facts(self) -> ScoreFacts:
@@ -359,7 +361,7 @@ class _OneSided:
         init = p.empty_sums(tiles, turned=turned, filled=filled) if need_grad.columns else ()
         carry, (values, counts, *rest) = self.adapter.scan(step, init, self.by_block.flat, self.blocks)
         gradients = [*rest]  # for torch.compile before 2.13, the rest of a tuple is a tuple
-        result = SweepResult(values, counts, Gradients(), self.step.family.facts.divisor)
+        result = SweepResult(values, counts, None, self.step.family.facts.divisor)
         if not need_grad.gradients:
             return result
         to_rows, gradients = gradients[:count], gradients[count:]
@@ -377,8 +379,9 @@ class _OneSided:
             if self.step.returns_positives:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
-        to_rows = to_rows or [None] * n_rows
-        found = Gradients(to_rows, to_columns, to_partners, gradients)
+        groups = to_rows or [None] * n_rows, to_columns, to_partners, gradients
+        (rows, columns, partners, numbers), count = map(tuple, groups), len(self.inputs.parameters)
+        found = Inputs(rows, columns, partners, parameters=numbers[:count], weights=numbers[count:])
         return result._replace(gradients=found, averaged=self.step.by_counts)
 
     def _steps(self) -> tuple[Callable[..., tuple[Arrays, Arrays]], bool]:

@@ -15,7 +15,6 @@ import torch
 import portable_nce as pnce
 from portable_nce._core.numerics import place_of_largest
 from portable_nce._execution.mining import Mined
-from portable_nce._execution.operands import SourceDtypes
 from portable_nce._execution.search import highest, search
 from portable_nce._execution.sets import OnePositive
 from portable_nce._execution.tiling import Sizes, masked
@@ -55,10 +54,10 @@ def test_highest_is_a_stable_sort(library: str, count: int) -> None:
 def test_columns_that_are_not_valid_are_not_found(library: str, valid: list[bool] | None, block_size: Any) -> None:
     rows, columns = RNG.normal(size=(5, 3)).astype(np.float32), RNG.normal(size=(4, 3)).astype(np.float32)
     rows[2] = np.nan
-    source_dtypes, array = SourceDtypes((np.float32,), (np.float32,)), IN[library]
+    array = IN[library]
     marks: Any = {} if valid is None else {"valid": array(np.asarray(valid))}
     arrays = (array(rows), array(columns))
-    _, found = search(*arrays, 2, similarity="dot", source_dtypes=source_dtypes, block_size=block_size, **marks)
+    _, found = search(*arrays, 2, similarity="dot", dtypes=(np.float32,), block_size=block_size, **marks)
     scores = np.where(True if valid is None else valid, rows @ columns.T, -np.inf)
     assert found.tolist() == sorted_columns(scores, 2)
 
