@@ -989,7 +989,7 @@ def self_normalization(
     entries, pairs = checked.noise - checked.noise_q, PairSets(off=checked.mask)
     _, sums = exp_sum(entries, pairs)
     some = sums.top != -math.inf
-    log_z = sums.top + sums.log_total(xp) if log_q is None else checked.log_mean(sums)
+    log_z = sums.log(xp) if log_q is None else checked.log_mean(sums)
     log_z = xp.where(some, log_z, xp.zeros_like(size))
     if log_q is not None:
         top = xp.where(xp.isinf(sums.top), 0.0, sums.top)

@@ -40,7 +40,6 @@ from ._execution.choice import statistics
 from ._execution.inputs import Inputs
 from ._execution.live import counted_by, zeroed
 from ._execution.matrix import ScoreMatrix, matrix_of_scores
-from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
 from ._execution.sets import OnePositive
 from .from_scores import ScorePairs, enter_scores
@@ -624,12 +623,12 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         if weights is not None:
             check_shape("weights", weights, (shape[0],))
             warn_of_negative("weights", weights)
-        source_dtypes, scores = SourceDtypes((x.dtype,), (y.dtype,)), x
+        dtypes, scores = (x.dtype, y.dtype), x
         x, y = upcast(xp, x), upcast(xp, y)
         values, counted = search(
             *(x, y, min(k, shape[1])),
             similarity=similarity,
-            source_dtypes=source_dtypes,
+            dtypes=dtypes,
             measure=_of_one(measure, pairing),
             pairing=pairing,
             mask=mask,
@@ -779,7 +778,7 @@ def top_k(
         left_out = xp.expand_dims(left_out, axis=1) if len(left_out.shape) == 1 else left_out
         extra = shape_of("exclude", left_out, "(N, M)")[1]
         left_out = indices_of(xp, "exclude", left_out, (n_queries, extra))
-    dtype, source_dtypes, shards = x.dtype, SourceDtypes((x.dtype,), (y.dtype,)), None
+    dtype, dtypes, shards = x.dtype, (x.dtype, y.dtype), None
     if across is not None:
         shards = agree(across, RankReport(n_queries, n_keys, {"features": width, "keys to exclude": extra}), x)
     total = n_keys if shards is None else sum(shards.columns)
@@ -793,9 +792,7 @@ def top_k(
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))
     if shards is not None:
         x = shards.gather(x, sent_as=dtype, own_first=False)
-    result: Any = search(
-        x, y, min(count, n_keys), similarity=similarity, source_dtypes=source_dtypes, block_size=block_size
-    )
+    result: Any = search(x, y, min(count, n_keys), similarity=similarity, dtypes=dtypes, block_size=block_size)
     if shards is not None:
         result = _of_all_ranks(shards, result, n_queries, count)
         end_exchange(across)

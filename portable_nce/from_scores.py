@@ -32,7 +32,7 @@ from ._core.left_out import LeftOut, left_out
 from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
-from ._core.pair_sums import SQUARE, PairSets, PairTerm, exp_sum, log_sum, pair_sums
+from ._core.pair_sums import SQUARE, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.registry import adapter_of
@@ -160,8 +160,7 @@ def info_nce(
     (array(1.08333...e-15), (256, 256))
     """
     objective = objectives.info_nce(multi_positive=multi_positive)
-    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
-    return _loss(scores, objective, reduction, **given)
+    return _loss(scores, objective, reduction, (positives, mask, weights, pair_weights))
 
 
 @programmed
@@ -236,8 +235,7 @@ def flat_nce(
     array(-40.)
     """
     objective = objectives.flat_nce(include_positive=include_positive, form=form, multi_positive=multi_positive)
-    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
-    return _loss(scores, objective, reduction, **given)
+    return _loss(scores, objective, reduction, (positives, mask, weights, pair_weights))
 
 
 @programmed
@@ -303,8 +301,7 @@ def dcl(
     array(-1.5)
     """
     objective = objectives.flat_nce(multi_positive=multi_positive)
-    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
-    return _loss(scores, objective, reduction, **given)
+    return _loss(scores, objective, reduction, (positives, mask, weights, pair_weights))
 
 
 @programmed
@@ -439,8 +436,7 @@ def supcon(
     array(0.22009...)
     """
     objective = objectives.info_nce(multi_positive=multi_positive)
-    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
-    return _loss(scores, objective, reduction, **given)
+    return _loss(scores, objective, reduction, (positives, mask, weights, pair_weights))
 
 
 @programmed
@@ -506,8 +502,7 @@ def nca(
     array(0.68751...)
     """
     objective = objectives.info_nce(multi_positive="pooled")
-    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
-    return _loss(scores, objective, reduction, **given)
+    return _loss(scores, objective, reduction, (positives, mask, weights, pair_weights))
 
 
 @programmed
@@ -586,8 +581,7 @@ def dclw(
     n_rows, _ = shape_of("scores", scores, "(N, K)")
     temperature = temperature_of(xp, temperature, n_rows, upcast(xp, scores))
     objective = objectives.dclw(temperature=temperature, sigma=sigma, detach_weights=detach_weights)
-    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
-    return _loss(scores, objective, reduction, **given)
+    return _loss(scores, objective, reduction, (positives, mask, weights, pair_weights))
 
 
 @programmed
@@ -799,8 +793,7 @@ def logistic(
     array(0.16...)
     """
     objective = objectives.logistic()
-    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
-    return _loss(scores, objective, reduction, **given)
+    return _loss(scores, objective, reduction, (positives, mask, weights, pair_weights))
 
 
 @programmed
@@ -886,8 +879,7 @@ def contrastive(
         average=average,
         balance=balance,
     )
-    given = {"positives": positives, "mask": mask, "weights": weights, "pair_weights": pair_weights}
-    return _loss(scores, objective, reduction, **given)
+    return _loss(scores, objective, reduction, (positives, mask, weights, pair_weights))
 
 
 @programmed
@@ -963,7 +955,7 @@ def triplet(
     array(0.0375)
     """
     objective = objectives.triplet(margin=margin, mining=mining, form=form, average=average)
-    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    return _loss(scores, objective, reduction, (positives, mask, weights))
 
 
 @programmed
@@ -1075,9 +1067,11 @@ def _check_columns(positives: Array | None) -> None:
         check_integers(xp, "positives", columns, shape_of("positives", columns, "(N)"))
 
 
-def _loss(scores: Array, objective: objectives.AnyObjective, reduction: ReductionName, **given: Array | None) -> Array:
+def _loss(
+    scores: Array, objective: objectives.AnyObjective, reduction: ReductionName, given: tuple[Array | None, ...]
+) -> Array:
     weighted = isinstance(objective, (objectives.Objective, objectives.Pairwise))
-    _, scores, pairing, mask, weights = enter_scores(scores, **given, weighted=weighted)
+    _, scores, pairing, mask, weights = enter_scores(scores, *given, weighted=weighted)
     return contrast_scores(scores, objective, pairing, Reduction(reduction, weights), mask=mask)
 
 
@@ -1212,13 +1206,13 @@ class ScorePairs:
 
     def log_mean(self, sums: ExpSum) -> Array:
         """Logarithm of the mean of the exponentials of all negatives, shape (1,), from the sums of the rows."""
-        xp, logarithm, members = self.xp, log_sum(self.xp, sums), PairSets()
+        xp, logarithm, members = self.xp, sums.log(self.xp), PairSets()
         if self.counted is None:
             number = log_of(xp, self.n_rows() * self.number, logarithm[:1])
         else:
             logarithm, number = logarithm - xp.log(self.number), xp.log(self.n_rows())
             members = PairSets(off=self.counted[None, :])
-        mean = log_sum(xp, exp_sum(logarithm[None, :], members)[1]) - number
+        mean = exp_sum(logarithm[None, :], members)[1].log(xp) - number
         # 0 if no row counts.
         return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
 

@@ -19,9 +19,9 @@ from .._execution.choice import statistics
 from .._execution.evaluate import couples_rows, evaluate, is_row_by_row
 from .._execution.live import all_count, needs_of, scores_without_idle
 from .._execution.matrix import ScoreMatrix, matrix_of_scores
-from .._execution.operands import SourceDtypes, operands_of
+from .._execution.operands import half_of, operands_of
 from .._execution.tiling import averages_errors
-from ..objectives import AnyObjective, Objective, RowStatistics
+from ..objectives import OBJECTIVES, AnyObjective, RowStatistics
 from ..objectives import resolve as resolve_objective
 from ..objectives.relic import Relic
 from ..pairings import Pairing, diagonal, two_views
@@ -42,7 +42,7 @@ from .entry import (
     warn_of_scale,
 )
 from .matrices import gather_extra_columns, score_bound, score_matrix, sharpness_of
-from .records import ANY, OBJECTIVES, Call, ColumnLayout, Embedding, LossOptions
+from .records import ANY, Call, ColumnLayout, Embedding, LossOptions
 
 
 @propagates_errors
@@ -201,8 +201,7 @@ def _computed(call: Call, factor: Callable[[dict[str, Any]], Any] | None) -> Arr
     numbers, shards = call.numbers, None
     if across is not None:
         # Ranks that differ here would exchange different sums and hang; the pairing of a full queue has no flags.
-        coupled = across.check and isinstance(objective, Objective)
-        coupled = coupled and couples_rows(objective, x, in_one_block=lambda: False)
+        coupled = across.check and couples_rows(objective, x)
         shards = agree_on_arguments(across, call, {"pairing": call.pairing, "coupling of rows": coupled})
         if call.pairing.extra_columns:
             call, chosen = gather_extra_columns(shards, call, chosen)
@@ -249,8 +248,8 @@ def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, optio
     """Differentiable row statistics of the scores at temperature 1."""
     chosen = resolve_similarity(options.similarity)
     with adapter_of(x.array).full_precision(x.array):
-        source_dtypes = SourceDtypes(x.dtypes, columns.dtypes, precision=options.precision)
-        chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, source_dtypes)
+        half = half_of(chosen, x.array, x.dtypes + columns.dtypes, options.precision)
+        chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, half)
         common: dict[str, Any] = {"block_size": options.block_size, "bound": bound}
         return statistics(ScoreMatrix(chosen, rows, others, pairing, **common)).row
 

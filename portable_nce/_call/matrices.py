@@ -17,9 +17,8 @@ from .._execution.evaluate import sums_both_sides
 from .._execution.live import all_count, are_paired, needs_of, without_idle
 from .._execution.matrix import ScoreMatrix
 from .._execution.operands import operands_of
-from .._execution.sharded import RankBatch, sharded_matrix
+from .._execution.sharded import sharded_matrix
 from .._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
-from ..objectives import AnyObjective
 from ..similarities import (
     Operands,
     Similarity,
@@ -106,14 +105,18 @@ def _matrix_of(
         need_transpose = need_transpose or not sums_both_sides(
             call.objective, similarity, pairing, mask, x, reduction=reduction
         )
-    batch = RankBatch(
-        x, y, sent_as, call.source_dtypes, mask, call.layout.joined, needs_of(call.objective), call.leaving_out
-    )
     return sharded_matrix(
-        batch,
+        x,
+        y,
         similarity,
         pairing,
         scale,
+        mask=mask,
+        weights=call.leaving_out,
+        needs=needs_of(call.objective),
+        sent_as=sent_as,
+        half=call.half(similarity),
+        joined=call.layout.joined,
         need_transposed_scores=call.need_transposed_scores,
         need_transpose=need_transpose,
         **options,
@@ -128,32 +131,25 @@ def _local_matrix(call: Call, similarity: Similarity, scale: Any, **options: Any
     symmetric, crossed = call.options.symmetric, call.need_transposed_scores
     matrix = ScoreMatrix(similarity, (x,), (y,), pairing, mask, options["block_size"], partners=tuple(partners))
     if not all_count(matrix, call.weights, both_ways=symmetric or crossed):
-        matrix = with_live_rows(matrix, call.objective, call.leaving_out, symmetric=symmetric, crossed=crossed)
+        opposite = matrix.transposed() if symmetric else matrix.transposed_scores() if crossed else None
+        matrix = without_idle(matrix, needs_of(call.objective), call.leaving_out, opposite)
         (x,), partners, (y,), pairing = matrix.rows, [*matrix.partners], matrix.columns, matrix.pairing
         similarity = matrix.similarity
     if is_cosine(similarity) or is_dot(similarity):
         if is_dot(similarity):
             options["bound"] = largest_score(x, *partners, y, factor=score_bound(scale, x, one_process=True))
-        options |= {"scale": scale, "half": call.source_dtypes.half(similarity, x)}
+        options |= {"scale": scale, "half": call.half(similarity)}
         return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(partners), **options)
     partner_operands: Operands = ()
-    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, call.source_dtypes)
+    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, call.half(similarity))
     if partners:  # separate operands avoid a copy of the queue, and its gradient
         _, partner_operands, partner_bound = measured_operands(similarity, x, partners[0], scale)
         bound = max(bound, partner_bound)
         if not (similarity.unit or bound < math.inf):  # products with either might overflow
             partner_operands, y = (), namespace_of(*partners, y).concat([*partners, y], axis=0)
-            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, call.source_dtypes)
+            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, call.half(similarity))
     options["bound"] = min(options["bound"], bound)
     return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partner_operands, **options)
-
-
-def with_live_rows(
-    matrix: ScoreMatrix, objective: AnyObjective, weights: Array | None, *, symmetric: bool, crossed: bool = False
-) -> ScoreMatrix:
-    """Matrix of embeddings with zeros where a row or column does not count; `crossed`: transposed scores are used."""
-    opposite = matrix.transposed() if symmetric else matrix.transposed_scores() if crossed else None
-    return without_idle(matrix, needs_of(objective), weights, opposite)
 
 
 def score_bound(scale: Any, like: Array, *, one_process: bool) -> float:

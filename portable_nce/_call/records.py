@@ -11,12 +11,9 @@ from .._core.reduction import Reduction, finish
 from .._core.types import BlockSize, Precision, ReductionName
 from .._execution.evaluate import is_row_by_row
 from .._execution.live import counted_by, zeroed
-from .._execution.operands import SourceDtypes
-from ..objectives import Objective, Pairwise
-from ..objectives.hard import HardNegatives
+from .._execution.operands import half_of
 from ..objectives.relic import Relic
-from ..objectives.triplet import Triplet
-from ..similarities import AnySimilarity
+from ..similarities import AnySimilarity, Similarity
 
 
 class LossOptions(NamedTuple):
@@ -87,9 +84,6 @@ ANY = ColumnLayout()
 
 
 PAIRED = ColumnLayout(paired=True)
-
-
-OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 
 
 class Call(NamedTuple):
@@ -217,12 +211,11 @@ class Call(NamedTuple):
         """Whether the loss also needs the transposed scores."""
         return isinstance(self.objective, Relic) and self.layout.opposite is None
 
-    @property
-    def source_dtypes(self) -> SourceDtypes:
-        """Dtypes in which rows and columns are exact."""
+    def half(self, similarity: Similarity) -> Any:
+        """The 16-bit dtype in which rows and columns are multiplied, or None."""
         rows, *others = self.embeddings.values()
-        columns: tuple[Any, ...] = sum((z.dtypes for z in others or [rows]), ())
-        return SourceDtypes(rows.dtypes, columns, self.options.precision)
+        dtypes: tuple[Any, ...] = sum((z.dtypes for z in others or [rows]), rows.dtypes)
+        return half_of(similarity, self.x, dtypes, self.options.precision)
 
     @property
     def sent_as(self) -> tuple[Any, Any]:

@@ -172,20 +172,6 @@ class _Place(NamedTuple):
 class Kind:
     """Calls of one kind, and their programs."""
 
-    __slots__ = (
-        "adapter",
-        "args",
-        "function",
-        "is_refused",
-        "next_trial",
-        "number",
-        "options",
-        "order",
-        "place",
-        "programs",
-        "states",
-    )
-
     def __init__(
         self,
         function: Callable[..., Any],
@@ -219,7 +205,8 @@ class Kind:
                 if k:
                     self.programs[:] = [self.programs[k], *self.programs[:k], *self.programs[k + 1 :]]
                 return result
-        taken = [self._taken(x, state) for x, state in zip(arrays, self.states, strict=True)]
+        # Cotangents of an array in this call are added before they leave it, as those of a program are.
+        taken = [_result(x) if state == VARIES else x for x, state in zip(arrays, self.states, strict=True)]
         result = self.as_written(taken)
         self.number += 1
         if self.number >= self.next_trial and len(self.programs) < MOST_PROGRAMS:
@@ -227,11 +214,6 @@ class Kind:
             if self.is_refused:  # it may have warned of entries
                 self.next_trial = 8 * self.number
         return result
-
-    @staticmethod
-    def _taken(x: Array, state: int) -> Array:
-        """Array whose cotangents in this call are added before they leave it, as those of a program are."""
-        return _result(x) if state == VARIES else x
 
     def as_written(self, arrays: Sequence[Array]) -> Any:
         """Result of the function itself."""

@@ -44,15 +44,13 @@ _CHUNK = 2**20
 """Differences of features that are held at once."""
 
 
-class Small:
-    """Number of differences of features up to which those of all pairs take less time than products."""
-
-    most = 2**16
+_SMALL = 2**16
+"""Number of differences of features up to which those of all pairs take less time than products."""
 
 
 def is_small_tile(*sizes: Any) -> bool:
     """Whether all pairs are computed from differences; False for numbers that a compiler knows as symbols."""
-    return all(isinstance(size, int) for size in sizes) and 0 < math.prod(sizes) <= Small.most
+    return all(isinstance(size, int) for size in sizes) and 0 < math.prod(sizes) <= _SMALL
 
 
 class Near(NamedTuple):

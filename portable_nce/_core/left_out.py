@@ -152,10 +152,6 @@ def _rows(positive: Array, log_weight: Array, parts: _LeftParts) -> _LeftRows:
     return _LeftRows(tops, totals, terms / xp.where(totals == 0, 1.0, totals)[:, None, :])
 
 
-def _log(xp: Namespace, sums: ExpSum) -> Array:
-    return sums.top + sums.log_total(xp)
-
-
 def _opened(kind: PairKind, arrays: Sequence[Array]) -> tuple[PairSets, Array, Array, Array]:
     """PairSets, scores of the positives, logarithms of the weights, and numbers."""
     scores, log_weight, *rest = arrays
@@ -173,7 +169,7 @@ def _means(kind: PairKind, *arrays: Array) -> tuple[Array, ...]:
     xp = namespace_of(parts.terms, rows.totals)
     largest, rest, negatives = parts.largest, rows.sum_of(_REST), rows.sum_of(_NEGATIVES)
     shares = parts.terms * rows.shares[_TOTAL, _SHIFT, :][:, None]
-    left = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(xp, largest - _log(xp, rest))
+    left = adapter_of(shares).sum_along(xp.log1p(-shares), 1) - parts.count * softplus(xp, largest - rest.log(xp))
     left = xp.where(largest == math.inf, 0.0, left / number)
     whole = softplus(xp, log_odds(xp, rows.sum_of(_AGAINST), positive))
     of_weight = softplus(xp, log_weight - positive)  # of one negative, left out of its only sum

@@ -28,24 +28,25 @@ class ExpSum(NamedTuple):
         """Logarithm of `total`, 0 where it is 0."""
         return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN
 
+    def log(self, xp: Namespace) -> Array:
+        """Logarithm of a sum with a shift, -inf or inf if its largest term is."""
+        top: Array = self.top
+        return top + self.log_total(xp)
+
 
 def exponentials(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, Array]:
-    """Exponential sum of each row over its members, and the terms: ``exp(g - top)`` at the members, 0 elsewhere."""
-    top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
-    terms = shifted_exp(xp, scores, members, top)
-    return ExpSum(top, xp.sum(terms, axis=1)), terms
+    """Exponential sum of each row over its members, and the terms.
 
-
-def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Array:
-    """``exp(g - top)`` at the members, 0 elsewhere and in rows whose `top` is infinite.
-
-    Other entries are replaced before and after the exponential, so that their derivatives are 0 even for NaN.
+    These are ``exp(g - top)`` at the members, 0 elsewhere and in rows whose `top` is infinite. Other entries are
+    replaced before and after the exponential, so that their derivatives are 0 even for NaN.
     """
+    top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
     infinite = xp.isinf(top)
     shift = xp.where(infinite, xp.zeros_like(top), top)[:, None]
     live = xp.logical_and(members, xp.logical_not(infinite)[:, None])
     terms = adapter_of(scores).exp_in_place(xp.where(live, scores - shift, 0.0), bounded=False)
-    return xp.where(live, terms, 0.0)
+    terms = xp.where(live, terms, 0.0)
+    return ExpSum(top, xp.sum(terms, axis=1)), terms
 
 
 def of_one(xp: Namespace, score: Array, present: Array) -> ExpSum:

@@ -97,27 +97,22 @@ def softplus(xp: Namespace, t: Array) -> Array:
 
 def sigmoid(xp: Namespace, t: Array) -> Array:
     """``1 / (1 + exp(-t))``, with a small relative error on both sides."""
-    kernels = adapter_of(t).softplus_and_sigmoid(t, bounded=False, need_value=False)
-    if kernels is not None:
-        return kernels[1]
-    positive = t > 0
-    small = xp.exp(xp.where(positive, -t, t))
-    return xp.where(positive, xp.ones_like(t), small) / (1.0 + small)
+    return softplus_and_sigmoid(xp, t, need_value=False)[1]
 
 
 def softplus_and_sigmoid(
-    xp: Namespace, t: Array, *, bounded: bool = False, need_slope: bool = True
+    xp: Namespace, t: Array, *, bounded: bool = False, need_value: bool = True, need_slope: bool = True
 ) -> tuple[Array, Array]:
     """Softplus and its derivative, None if not needed; `bounded`: no exponential overflows."""
-    kernels = adapter_of(t).softplus_and_sigmoid(t, bounded=bounded, need_slope=need_slope)
+    kernels = adapter_of(t).softplus_and_sigmoid(t, bounded=bounded, need_value=need_value, need_slope=need_slope)
     if kernels is not None:
         return kernels
     if bounded:
         odds = xp.exp(t)
-        return xp.log1p(odds), odds / (odds + 1.0) if need_slope else None
+        return xp.log1p(odds) if need_value else None, odds / (odds + 1.0) if need_slope else None
     positive = t > 0
     small = xp.exp(xp.where(positive, -t, t))
-    value = xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(small)
+    value = xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(small) if need_value else None
     return value, xp.where(positive, xp.ones_like(t), small) / (small + 1.0) if need_slope else None
 
 

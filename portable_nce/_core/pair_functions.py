@@ -218,7 +218,8 @@ class PairFunction(Record):
             return self.scored(rows, columns)[0]
         if self.distance:
             return self._function.of_differences(_differences(rows[0], columns[0]))[0] * rows[1]
-        return self._value(_matrix_products(rows[0], columns[0])) * rows[1]
+        xp = namespace_of(rows[0], columns[0])
+        return self._value(xp.matmul(rows[0], xp.matrix_transpose(columns[0]))) * rows[1]
 
     def scored(self, rows: Operands, columns: Operands) -> tuple[Array, Kept]:
         """Scores of a tile, and what `pulled` needs of them."""
@@ -390,8 +391,3 @@ def guarded_products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
     """
     dead = xp.logical_and(cotangent == 0, xp.logical_not(xp.isfinite(scores)))
     return xp.where(dead, xp.zeros_like(scores), scores) * cotangent
-
-
-def _matrix_products(x: Array, y: Array) -> Array:
-    xp = namespace_of(x, y)
-    return xp.matmul(x, xp.matrix_transpose(y))

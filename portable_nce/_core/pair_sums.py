@@ -185,12 +185,6 @@ def exp_sum(scores: Array, pairs: PairSets) -> tuple[Array, ExpSum]:
     return outputs[0], ExpSum(stop_gradient(outputs[-2]), outputs[-1])
 
 
-def log_sum(xp: Namespace, sums: ExpSum) -> Array:
-    """Logarithm of a sum of exponentials, -inf or inf if its largest term is."""
-    assert sums.top is not None  # noqa: S101  (there is a shift)
-    return sums.top + sums.log_total(xp)
-
-
 def _arguments(spec: _Spec, pairs: PairSets, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
     """Arguments of the term; of one that overwrites them in a new array, with one number outside of the negatives."""
     shift = shifts[0] if shifts else None

@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_number, namespace_of
 from .._core.notes import note
 from .._core.protocol import Array
-from .._core.registry import adapter_of, on_accelerator
+from .._core.registry import adapter_of
 from ..objectives.hard import HardNegatives
 from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, Pairing, SameId, SameLabel
@@ -36,7 +36,17 @@ from .sets import NO_DIAGONALS, PairRule, Sets, SortedClasses, diagonals_of, pre
 from .specs import SweepSpec
 from .statistics import Statistics
 from .sweep import sweep
-from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
+from .tiling import (
+    Sizes,
+    Tiling,
+    is_large,
+    is_positive,
+    label_blocks,
+    masked,
+    one_sided,
+    pays_to_fuse,
+    two_sided,
+)
 from .triplets import compares_all, of_one_positive
 from .two_sided import square_sweep
 
@@ -59,6 +69,7 @@ class Prepared(NamedTuple):
     """A sweep and its arrays; parameters and weights may also be floats, which hold for all rows.
 
     `reason`: why this sweep was chosen, for `explain`. `order`: permutation of the rows; `inverse`: its inverse.
+    `passes`: number of passes over the tiles for value and gradient.
     """
 
     function: Callable[..., Arrays]
@@ -67,6 +78,7 @@ class Prepared(NamedTuple):
     reason: str
     order: Array | None = None
     inverse: Array | None = None
+    passes: int = 1
 
     @property
     def arrays(self) -> Arrays:
@@ -93,13 +105,6 @@ def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
     return tuple(array(x) if isinstance(x, float) else x for x in numbers)
 
 
-class Passes(NamedTuple):
-    """Note of a sweep, with the number of passes over the tiles for value and gradient."""
-
-    number: int
-    prepared: Prepared
-
-
 # ----------------------------------------------------------------------------------------------------- one-sided sweeps
 
 
@@ -121,9 +126,7 @@ def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prep
     known = matrix.pairing.is_diagonal or isinstance(positives, ByIndex)
     if not known or matrix.lacks_columns or not is_positive(matrix.shape[1] - 1):
         return None
-    inputs = Inputs(tuple([x for one in matrices for x in one.rows]))
-    if isinstance(positives, ByIndex):
-        inputs = inputs._replace(**matrix.indexed(positives))
+    inputs = Inputs(tuple([x for one in matrices for x in one.rows]), **matrix.indexed())
     if matrix.mask is not None:
         inputs = inputs._replace(mask=(matrix.mask,), present=(present_at(matrix.mask, inputs),))
     if isinstance(family, Triplet):
@@ -132,7 +135,7 @@ def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prep
     if isinstance(family, PairsSpec) and (family.terms[1] is None or len(inputs.present) > 0):
         return None
     sets = diagonals_of(positives, matrix.shape[0])
-    return _prepared(matrix, wanted, sets, sizes_of(matrix, masked), inputs, _KNOWN, *others)
+    return _prepared(matrix, wanted, sets, matrix.sizes(masked), inputs, _KNOWN, *others)
 
 
 def by_products(matrix: ScoreMatrix, wanted: Wanted) -> Prepared | None:
@@ -145,11 +148,9 @@ def by_products(matrix: ScoreMatrix, wanted: Wanted) -> Prepared | None:
         if by_classes is not None or isinstance(positives, SameLabel):
             return by_classes
     present, valid = pairing.flags(n_rows)
-    inputs = Inputs(matrix.rows, matrix.columns, matrix.partners, present=present)
+    inputs = Inputs(matrix.rows, matrix.columns, matrix.partners, **{"present": present, **matrix.indexed()})
     if isinstance(positives, SameId):
         inputs = inputs._replace(row_labels=(positives.rows,), column_labels=(positives.columns,))
-    elif isinstance(positives, ByIndex):
-        inputs = inputs._replace(**matrix.indexed(positives))
     elif isinstance(positives, AheadOfQueue) and not matrix.partners:
         first, extra = matrix.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in matrix.columns])
         inputs = inputs._replace(partners=(first,), columns=extra)
@@ -157,13 +158,13 @@ def by_products(matrix: ScoreMatrix, wanted: Wanted) -> Prepared | None:
     if not is_positive(diagonals.negatives(inputs.shape[1])):
         return None
     inputs = inputs._replace(added=tuple([absence(x, inputs.columns[0]) for x in valid]))
-    return _prepared(matrix, wanted, diagonals, sizes_of(matrix, one_sided), inputs, _KNOWN)
+    return _prepared(matrix, wanted, diagonals, matrix.sizes(one_sided), inputs, _KNOWN)
 
 
 def by_rule(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prepared:
     """Sweep with masks, for any similarity; pairs come from the pairing's rule and the mask."""
     sets, inputs = matrix.pair_rule(*others)
-    sizes = sizes_of(matrix, masked, **matrix.channel.held(matrix.rows, matrix.columns))
+    sizes = matrix.sizes(masked, **matrix.channel.held(matrix.rows, matrix.columns))
     reason = _obstacle(matrix, wanted.family) or "no row has a negative"
     if matrix.pairing.positives.has_labels and _obstacle(matrix, wanted.family) is None:
         reason = "labels are not sorted: the matrix is small, classes are large or values cannot be read"
@@ -274,7 +275,7 @@ def by_both_sides(matrix: ScoreMatrix, wanted: Wanted, *, symmetric: bool) -> Pr
         fits = fits and is_large(n_columns, n_columns)  # after the mode: symbolic lengths have no truth value
     if not fits:
         return None
-    sizes = sizes_of(matrix, two_sided, symmetric=not symmetric, shared=matrix.shards is not None)
+    sizes = matrix.sizes(two_sided, symmetric=not symmetric, shared=matrix.shards is not None)
     diagonals = diagonals_of(matrix.pairing.positives, n_rows, matrix.n_own_columns)
     reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
     prepared = _prepared(matrix, wanted, diagonals, sizes, Inputs(matrix.rows, matrix.columns), reason)
@@ -292,22 +293,13 @@ def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -
 _KNOWN = "the columns of the positives are known before the sweep"
 
 
-def sizes_of(matrix: ScoreMatrix, function: Callable[..., Tiling], **options: Any) -> Sizes:
-    """How a sweep over a matrix chooses its blocks and tiles."""
-    first, adapter = matrix.rows[0], adapter_of(matrix.rows[0])
-    options["far"] = on_accelerator(first)
-    if options["far"]:
-        options["memory"] = adapter.memory(first)
-    return Sizes(function, matrix.block_size, adapter.mode, tuple(options.items()))
-
-
 def is_one_block(matrix: ScoreMatrix, *sizes: Sizes | Tiling) -> bool:
     """Whether sweeps of these sizes, by default all, have a single block of rows."""
     if not sizes:
         both = matrix.rows, matrix.columns
         # Block sizes depend on the operands of the columns, which for the transpose are those of the rows.
-        by_rule = [sizes_of(matrix, masked, **matrix.channel.held(*x)) for x in (both, both[::-1])]
-        sizes = (sizes_of(matrix, one_sided), *by_rule)
+        by_rule = [matrix.sizes(masked, **matrix.channel.held(*x)) for x in (both, both[::-1])]
+        sizes = (matrix.sizes(one_sided), *by_rule)
     blocks = [size.of(*matrix.shape).block for size in sizes]
     return all(not isinstance(block, tuple) and is_positive(block - matrix.shape[0] + 1) for block in blocks)
 
@@ -371,7 +363,7 @@ def _embedded(matrix: ScoreMatrix, spec: SweepSpec, inputs: Inputs) -> tuple[Swe
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
     """Sum of the row losses, or the losses of given scores, with their gradient, and the counts of the rows."""
     spec, arrays = prepared.spec, prepared.arrays
-    note(Passes(1, prepared))
+    note(prepared)
     value, number = adapter_of(arrays[0]).value_and_vjp(prepared.function)(spec, *arrays)
     return value, number
 
@@ -419,7 +411,7 @@ def statistics(matrix: ScoreMatrix, *, same_scores: bool = False) -> Statistics:
 def _in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
     """Row losses and their counts; a second pass computes the gradient."""
     adapter = adapter_of(prepared.inputs.rows[0])
-    note(Passes(2, prepared))
+    note(prepared._replace(passes=2))
     values, number = adapter.custom_vjp(_first_pass, _second_pass)(prepared.spec, *prepared.arrays)
     if prepared.inverse is not None:
         xp = namespace_of(values)

@@ -51,9 +51,7 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
     """Loss of a score matrix, of shape (1,), or the row losses (N,)."""
     note(objective, matrix.pairing)
     _check_scores_constant(matrix)
-    coupled = isinstance(objective, Objective) and couples_rows(
-        objective, matrix.rows[0], in_one_block=lambda: matrix.shards is None and is_one_block(matrix)
-    )
+    coupled = couples_rows(objective, matrix.rows[0], matrix)
     if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":
         both = _by_shared_tiles(objective, matrix, reduction, symmetric=True)
         if both is not None:
@@ -129,24 +127,28 @@ def sums_both_sides(
     objective: Any, similarity: Similarity, pairing: Pairing, mask: Array | None, like: Array, *, reduction: str
 ) -> bool:
     """Whether a symmetric loss across ranks takes one two-sided sweep, which does not gather the rows."""
-    if not isinstance(objective, Objective) or couples_rows(objective, like, in_one_block=lambda: False):
+    if not isinstance(objective, Objective) or couples_rows(objective, like):
         return False
     return reduction != "none" and is_symmetric(similarity, pairing, mask)
 
 
-def couples_rows(objective: Objective, like: Array, *, in_one_block: Callable[[], bool]) -> bool:
-    """Whether the objective needs the statistics of all rows at once.
+def couples_rows(objective: Any, like: Array, matrix: ScoreMatrix | None = None) -> bool:
+    """Whether the objective needs the statistics of all rows at once, of a `matrix` that may have a single block.
 
     It does if a row's loss depends on other rows, or if it closes over a learned array: a sweep has no gradient for
     that, so the library must differentiate the objective.
     """
+    if not isinstance(objective, Objective):
+        return False
     if objective.couples_rows or (objective.couples_rows is not None and objective.slopes is not None):
         return objective.couples_rows
     if adapter_of(like).mode == "traced":
         return objective.couples_rows is None  # a lambda created each step would retrace the scan
     if _is_learned(objective, like):
         return True
-    return objective.couples_rows is None and not in_one_block() and not _is_row_by_row(objective, like)
+    if objective.couples_rows is not None or (matrix is not None and matrix.shards is None and is_one_block(matrix)):
+        return False
+    return not _is_row_by_row(objective, like)
 
 
 def is_row_by_row(objective: Any, like: Array) -> bool:

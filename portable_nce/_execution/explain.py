@@ -13,10 +13,10 @@ from .._core.pair_functions import PairFunction
 from .._core.ranks import Traffic
 from .._core.registry import adapter_of
 from ..pairings import Pairing, takes_products
-from .choice import Passes
+from .choice import Prepared
 from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
-from .matrix import Held
+from .matrix import ScoreMatrix
 from .search import Searched, block_of
 from .sets import PairRule
 from .sources import flags_of
@@ -118,7 +118,7 @@ class Explanation(NamedTuple):
         return "\n".join(lines)
 
 
-OTHERS = Pairing, Passes, Held, Searched, Traffic, Counted
+OTHERS = Pairing, Prepared, ScoreMatrix, Searched, Traffic, Counted
 """Notes other than objectives."""
 
 
@@ -198,9 +198,9 @@ def _reports(notes: Sequence[Any]) -> tuple[SweepReport, ...]:
     of_all = not any(map(any, needed))  # nothing is differentiated in this call: assume that everything can be
     reports = []
     for note, flags in zip(notes, needed, strict=True):
-        if isinstance(note, Passes):
+        if isinstance(note, Prepared):
             reports.append(_report_of_sweep(note, need_grad=of_all or (any(flags) and flags)))
-        elif isinstance(note, Held):
+        elif isinstance(note, ScoreMatrix):
             reports.append(_report_of_held(note, need_grad=(True, True) if of_all else flags))
         elif isinstance(note, Searched):
             reports.append(_report_of_search(note))
@@ -209,19 +209,18 @@ def _reports(notes: Sequence[Any]) -> tuple[SweepReport, ...]:
 
 def _needed(note: Any) -> tuple[bool, ...]:
     """Flags of the arrays that need a gradient in this call; of a matrix that is held, of its rows and columns."""
-    if isinstance(note, Held):
-        matrix, needs = note.matrix, adapter_of(note.matrix.rows[0]).needs_gradient
-        of_scale = not is_number(matrix.scale) and matrix.scale is not None and needs(matrix.scale)
-        return any(map(needs, matrix.rows)) or of_scale, any(map(needs, matrix.columns))
-    if not isinstance(note, Passes):
+    if isinstance(note, ScoreMatrix):
+        needs = adapter_of(note.rows[0]).needs_gradient
+        of_scale = not is_number(note.scale) and note.scale is not None and needs(note.scale)
+        return any(map(needs, note.rows)) or of_scale, any(map(needs, note.columns))
+    if not isinstance(note, Prepared):
         return ()
-    arrays = note.prepared.arrays
-    return tuple(map(adapter_of(arrays[0]).needs_gradient, arrays))
+    return tuple(map(adapter_of(note.arrays[0]).needs_gradient, note.arrays))
 
 
-def _report_of_held(held: Held, *, need_grad: tuple[bool, ...]) -> SweepReport:
-    matrix, channel = held.matrix, held.matrix.channel
-    rows, columns, shape = matrix.rows[0], matrix.columns, matrix.shape
+def _report_of_held(matrix: ScoreMatrix, *, need_grad: tuple[bool, ...]) -> SweepReport:
+    """Report of a matrix whose scores are computed before its sweeps."""
+    channel, rows, columns, shape = matrix.channel, matrix.rows[0], matrix.columns, matrix.shape
     of_score, of_pull = channel.relative(*shape, rows.shape[-1])
     made = channel.products[0] * (of_score + sum(need_grad) * of_pull)
     if any(need_grad) and isinstance(channel.scores, PairFunction):  # which computes the scores again, and both
@@ -232,9 +231,8 @@ def _report_of_held(held: Held, *, need_grad: tuple[bool, ...]) -> SweepReport:
     return SweepReport("score matrix", reason, *shape, rows.shape[-1], *shape, 1, float(made), memory)
 
 
-def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:
-    prepared = passes.prepared
-    spec, inputs = prepared.spec, prepared.inputs.with_constants()
+def _report_of_sweep(prepared: Prepared, *, need_grad: NeedGradOf) -> SweepReport:
+    passes, spec, inputs = prepared.passes, prepared.spec, prepared.inputs.with_constants()
     channel, rows = spec.channels[0], inputs.rows[0]
     columns = None if channel.given else (inputs.columns or inputs.rows)[0]
     n_columns = rows.shape[1] if columns is None else columns.shape[0]
@@ -242,7 +240,7 @@ def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:
     block, tile = _most_of(tiling.block), _most_of(tiling.tile)
     width = 0 if columns is None else rows.shape[-1]
     need = NeedGrad.of(spec, flags_of(spec, need_grad))
-    if need.gradients and (passes.number > 1 or isinstance(spec.sets, PairRule)):
+    if need.gradients and (passes > 1 or isinstance(spec.sets, PairRule)):
         need = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
     of_score, of_pull = channel.relative(block, tile, width)
     gradients = (need.rows + need.columns) * of_pull
@@ -255,20 +253,20 @@ def _report_of_sweep(passes: Passes, *, need_grad: NeedGradOf) -> SweepReport:
         entries = sum(visited) if tiling.keep else max(visited, default=0)
     elif isinstance(spec.sets, PairRule):
         held = channel.held(inputs.rows, inputs.columns or inputs.rows)
-        name, products = "sweep with masks", _of_rule(spec.sets, inputs, passes.number, width)
+        name, products = "sweep with masks", _of_rule(spec.sets, inputs, passes, width)
         if columns is not None:
             of_scores, of_pullback = map(sum, zip(*(one.products for one in spec.channels), strict=True))
-            made = passes.number * of_scores * of_score + need.gradients * of_pullback * of_pull
+            made = passes * of_scores * of_score + need.gradients * of_pullback * of_pull
             products += made * _tokens_of(held, inputs.columns or inputs.rows)
         entries = block * n_columns * (1 if columns is None else held["width"])
     else:
         name = f"one-sided sweep of {'scores' if channel.given else 'inner products'}"
         # A column adds numbers to the scores of inner products.
         scored = of_score + (len(inputs.added) / width if width and channel.inner_product else 0.0)
-        products, entries = passes.number * scored + gradients, block * n_columns
+        products, entries = passes * scored + gradients, block * n_columns
     memory, shape = int(entries) * itemsize(rows) * channel.numbers_held, (rows.shape[0], n_columns)
     steps = report_of_steps(spec, rows, shape, need_grad=need.gradients)
-    return SweepReport(name, prepared.reason, *shape, width, block, tile, passes.number, float(products), memory, steps)
+    return SweepReport(name, prepared.reason, *shape, width, block, tile, passes, float(products), memory, steps)
 
 
 def _report_of_search(searched: Searched) -> SweepReport:

@@ -27,7 +27,7 @@ from ..similarities import number_of_flags, numbers_of_columns, with_numbers
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
 from .sets import PairRule, RuleSets
-from .tiling import Bounds, masked
+from .tiling import Bounds, Sizes, masked
 
 
 class Needs(NamedTuple):
@@ -245,7 +245,8 @@ def live_of(matrix: ScoreMatrix, needs: Needs, weights: Array | None) -> Live:
     )
     # With a mask, arrays of the size of the matrix exist already.
     mode = adapter_of(first).mode
-    size = inputs.shape[0] if matrix.mask is not None else masked(*inputs.shape, matrix.block_size, mode=mode).block
+    sizes = Sizes(masked, matrix.block_size, mode)
+    size = inputs.shape[0] if matrix.mask is not None else sizes.of(*inputs.shape).block
     spec = _LiveSpec(rule, inputs.group_sizes, needs, size)
     return Live(*adapter_of(first).custom_vjp(_find_live, no_gradient)(spec, *inputs.flat))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
@@ -18,15 +19,9 @@ from ..pairings import ByIndex, OnDiagonals, Pairing, SameId, takes_products
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .inputs import Arrays, Inputs
-from .operands import SourceDtypes, operands_of
+from .operands import operands_of
 from .sets import PairRule, RuleSets
-from .tiling import MAX_UNSHIFTED_LOGIT, may_be_held
-
-
-class Held(NamedTuple):
-    """Note of a matrix whose scores are computed before its sweeps."""
-
-    matrix: ScoreMatrix
+from .tiling import MAX_UNSHIFTED_LOGIT, Sizes, Tiling, may_be_held, sizes_of
 
 
 class Shard(NamedTuple):
@@ -80,6 +75,10 @@ class ScoreMatrix(NamedTuple):
             return self.shard.n_own_columns
         return self.shape[0] if self.pairing.extra_columns else None
 
+    def sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
+        """How a sweep over the matrix chooses its blocks and tiles."""
+        return sizes_of(function, self.rows[0], self.block_size, **options)
+
     @property
     def channel(self) -> Channel:
         """The similarity as a static argument of sweeps."""
@@ -96,7 +95,7 @@ class ScoreMatrix(NamedTuple):
         if self.scale is None:
             return self
         (x,), (y,) = self.rows, self.columns
-        dtypes, partners = (x.dtype if self.half is None else self.half,), self.partners
+        partners = self.partners
         if self.similarity.unit:
             partners = tuple(map(normalize, partners))
         elif partners and self.bound == math.inf:
@@ -104,7 +103,7 @@ class ScoreMatrix(NamedTuple):
             if factors is not None:
                 x, y, *others = (z * factor for z, factor in zip((x, y, *partners), factors, strict=True))
                 partners = tuple(others)
-        _, rows, columns, bound = operands_of(self.similarity, x, y, self.scale, SourceDtypes(dtypes, dtypes))
+        _, rows, columns, bound = operands_of(self.similarity, x, y, self.scale, self.half)
         bound = self.bound if partners else min(bound, self.bound)  # that of the operands leaves partners out
         return self._replace(rows=rows, columns=columns, partners=partners, scale=None, half=None, bound=bound)
 
@@ -161,7 +160,7 @@ class ScoreMatrix(NamedTuple):
             return self
         if self.high or self.channel.in_halves:  # sweeps choose the products
             return self
-        note(Held(self))
+        note(self)
         return self.dense()
 
     def measured(self) -> ScoreMatrix:
@@ -204,7 +203,7 @@ class ScoreMatrix(NamedTuple):
         if self.mask is not None or self.shard is not None or self.shards is not None or self.lacks_columns:
             return None
         if isinstance(positives, ByIndex) and not self.pairing.has_flags:
-            return self.indexed(positives)
+            return self.indexed()
         numbers = namespace_of(self.rows[0]).arange(n_rows, device=device_of(self.rows[0]))
         return {"targets": (numbers,)} if self.pairing.is_diagonal else None
 
@@ -215,8 +214,11 @@ class ScoreMatrix(NamedTuple):
             return False
         return math.inf in {largest_length(x) for x in (self.rows[0], self.columns[0])}
 
-    def indexed(self, positives: ByIndex) -> dict[str, Arrays]:
-        """Groups of `Inputs` for positives by index."""
+    def indexed(self) -> dict[str, Arrays]:
+        """Groups of `Inputs` for positives by index; none for others."""
+        positives = self.pairing.positives
+        if not isinstance(positives, ByIndex):
+            return {}
         xp, present, index = namespace_of(self.rows[0]), None, positives.index
         if not (self.indices_checked or (positives.within and self.shard is None)):
             present = xp.logical_and(index >= 0, index < self.shape[1])

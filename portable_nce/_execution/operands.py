@@ -7,7 +7,7 @@ float32.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._core.checks import is_half
 from .._core.half_precision import in_halves
@@ -16,33 +16,26 @@ from .._core.registry import adapter_of
 from ..similarities import Operands, Similarity, TokenScores, measured_operands, tokens_of
 
 
-class SourceDtypes(NamedTuple):
-    """Dtypes of the embeddings that rows and columns come from, and the `precision` option."""
-
-    rows: tuple[Any, ...]
-    columns: tuple[Any, ...]
-    precision: str | None = None
-
-    def half(self, similarity: Similarity, like: Array) -> Any:
-        """The 16-bit dtype in which embeddings are multiplied; None for products in float32 or float64."""
-        first, *others = self.rows + self.columns
-        of_halves = is_half(first) and all(x == first for x in others) and self.precision != "highest"
-        of_products = similarity.inner_product or isinstance(similarity.scores, TokenScores)
-        exact = of_halves and of_products and all(similarity.embedded)
-        return first if exact and adapter_of(like).has_half_products(like) else None
+def half_of(similarity: Similarity, like: Array, dtypes: tuple[Any, ...], precision: str | None = None) -> Any:
+    """The 16-bit dtype in which embeddings of these dtypes are multiplied; None for products in float32 or float64."""
+    first, *others = dtypes
+    of_halves = is_half(first) and all(x == first for x in others) and precision != "highest"
+    of_products = similarity.inner_product or isinstance(similarity.scores, TokenScores)
+    exact = of_halves and of_products and all(similarity.embedded)
+    return first if exact and adapter_of(like).has_half_products(like) else None
 
 
 def operands_of(
-    similarity: Similarity, x: Array, y: Array, scale: Any, source_dtypes: SourceDtypes
+    similarity: Similarity, x: Array, y: Array, scale: Any, half: Any = None
 ) -> tuple[Similarity, Operands, Operands, float]:
     """A similarity, its row and column operands, and a bound of their inner products (infinite if unknown).
 
-    For 16-bit products, the 16-bit rows and their divisors follow the operands; both are constants.
+    For products in a 16-bit dtype, `half`, the 16-bit rows and their divisors follow the operands; both are constants.
     """
     rows, columns, bound = measured_operands(similarity, x, y, scale)
-    half, scores = source_dtypes.half(similarity, rows[0]), similarity.scores
     if half is None:
         return similarity, rows, columns, bound
+    scores = similarity.scores
     sides: list[Operands] = []
     for z, operands in ((x, rows), (y, columns)):
         operand = operands[0]

@@ -99,13 +99,13 @@ class PairTerms(Family):
             lowest = [xp.min(x, axis=1) for x in scores]  # NaN if it may hide -inf
             some = xp.any(xp.logical_not(_are_there(xp, lowest, surely=True)))
             number = adapter.branch(xp.astype(some, xp.int32), (of_all, of_some), *scores)
+            for there in block.present if number is not None else ():
+                number = xp.where(there, number, 0.0)
         number = adapter.count_along(taken, 1, scores[0].dtype) if number is None else number
         # A user's function may return its argument.
         kept = xp.where if term.fused is None else adapter.where_in_place
         scores = tuple([xp.where(taken, x, 0.0) for x in scores])
         sums, slopes = self._summed(term, scores, block, lambda x: kept(taken, x, 0.0))
-        for there in block.present:
-            number = xp.where(there, number, 0.0)
         return sums._replace(n_pairs=number), slopes
 
     def _summed(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .._core.autodiff import no_gradient, stop_gradient
 from .._core.namespace import device_of, namespace_of
 from .._core.notes import note
 from .._core.numerics import entries_at, place_of_largest, upcast
 from .._core.protocol import Array
-from .._core.registry import adapter_of, on_accelerator
+from .._core.registry import adapter_of
 from ..pairings import Members, Pairing, candidates
 from ..similarities import AnySimilarity, resolve
 from .channels import Channel
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
-from .operands import SourceDtypes, operands_of
+from .operands import half_of, operands_of
 from .sets import OnePositive, PairRule, RuleSets
-from .tiling import Bounds, searched
+from .tiling import Bounds, masked, sizes_of
 
 Measure: TypeAlias = Callable[[Array, Members | OnePositive, int], tuple[Array, Array]]
 """Function of the scores of rows, their positives and negatives, and a number k, to two numbers per row."""
@@ -52,7 +52,8 @@ def search(
     count: int,
     *,
     similarity: AnySimilarity,
-    source_dtypes: SourceDtypes,
+    dtypes: tuple[Any, ...],
+    precision: str | None = None,
     valid: Array | None = None,
     measure: Measure | None = None,
     pairing: Pairing | None = None,
@@ -61,11 +62,14 @@ def search(
 ) -> tuple[Array, Array]:
     """Highest scores of each row among valid columns, and these columns, as by `highest`; constants.
 
+    `dtypes`: of the embeddings before they were upcast.
+
     With a `measure`, its results for the scores of each row, with pairs from the pairing and the mask.
     """
     x, y = map(stop_gradient, (x, y))
     with adapter_of(x).full_precision(x):
-        chosen, *sides, _ = operands_of(resolve(similarity), x, y, 1.0, source_dtypes)
+        chosen = resolve(similarity)
+        chosen, *sides, _ = operands_of(chosen, x, y, 1.0, half_of(chosen, x, dtypes, precision))
         rows, columns = (tuple(map(stop_gradient, side)) for side in sides)
         matrix = ScoreMatrix(chosen, rows, columns, candidates() if pairing is None else pairing, mask, block_size)
         return _run_search(matrix, count, measure, valid)
@@ -121,10 +125,8 @@ def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:
 
 def block_of(spec: SearchSpec, inputs: Inputs) -> int | Bounds:
     """Rows of a block of a search."""
-    first, held = inputs.rows[0], spec.channel.held(inputs.rows, inputs.columns)
-    adapter, far = adapter_of(first), on_accelerator(first)
-    memory = adapter.memory(first) if far else None
-    return searched(*inputs.shape, spec.block_size, mode=adapter.mode, far=far, memory=memory, **held)
+    held = spec.channel.held(inputs.rows, inputs.columns)
+    return sizes_of(masked, inputs.rows[0], spec.block_size, **held, searched=True).of(*inputs.shape).block
 
 
 def highest(scores: Array, count: int) -> tuple[Array, Array]:

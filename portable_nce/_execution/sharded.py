@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._core.namespace import device_of, is_array, namespace_of
 from .._core.protocol import Array, Namespace
@@ -13,43 +13,36 @@ from ..pairings import Pairing
 from ..similarities import Similarity, with_numbers
 from .live import Needs, all_count, without_idle
 from .matrix import ScoreMatrix, Shard
-from .operands import SourceDtypes, operands_of
-
-
-class RankBatch(NamedTuple):
-    """Rows and columns of a rank, and the mask of its rows against all columns.
-
-    `sent_as`: dtypes in which rows and columns are sent. `joined`: number of arrays that the columns of each view are
-    joined from. `needs`, `weights`: what decides which rows count.
-    """
-
-    rows: Array
-    columns: Array
-    sent_as: tuple[Any, Any]
-    source_dtypes: SourceDtypes
-    mask: Array | None = None
-    joined: int = 1
-    needs: Needs = Needs()
-    weights: Array | None = None
+from .operands import operands_of
 
 
 def sharded_matrix(
-    batch: RankBatch,
+    x: Array,
+    y: Array,
     similarity: Similarity,
     pairing: Pairing,
     scale: Any,
     *,
+    mask: Array | None,
+    weights: Array | None,
+    needs: Needs,
+    sent_as: tuple[Any, Any],
+    half: Any,
+    joined: int,
     need_transposed_scores: bool,
     need_transpose: bool,
     **options: Any,
 ) -> ScoreMatrix:
-    """Shard of this rank of the score matrix of the whole batch.
+    """Shard of this rank of the score matrix of the whole batch, from its rows and columns.
+
+    `mask`: of these rows against all columns. `weights`, `needs`: what decides which rows count. `sent_as`: dtypes in
+    which rows and columns are sent. `half`: 16-bit dtype in which they are multiplied, or None. `joined`: number of
+    arrays that the columns of each view are joined from.
 
     `need_transpose`: also the shard of the transpose, with the transposed pairing. `need_transposed_scores`: also the
     shard of the transposed scores, with the same pairing. Extra columns of a pairing must be gathered already, and be
     equal on all ranks. `options` are those of `ScoreMatrix`, including `shards`.
     """
-    x, y, sent_as, source_dtypes, mask, joined, needs, weights = batch
     shards: Shards = options["shards"]
     n = x.shape[0]
     n_extra = y.shape[0] - n if pairing.extra_columns else 0
@@ -90,7 +83,7 @@ def sharded_matrix(
             opposite = own._replace(**both, pairing=opposite_pairing, mask=opposite_mask)
         own = without_idle(own._replace(rows=(x[:n, ...],)), needs, weights, opposite)
         (x,), (columns,), own_pairing, similarity = own.rows, own.columns, own.pairing, own.similarity
-    similarity, rows, columns, bound = operands_of(similarity, x, columns, scale, source_dtypes)
+    similarity, rows, columns, bound = operands_of(similarity, x, columns, scale, half)
     common: dict[str, Any] = {**options, "bound": min(options["bound"], bound), "shard": shard}
     opposite = None
     if need_opposite:

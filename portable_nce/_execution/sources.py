@@ -20,7 +20,7 @@ from .._core.numerics import clipped, in_range, pulled_unit_rows, sum_to_scalar,
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .inputs import Arrays, Inputs
-from .specs import Gradients, NeedGrad, NeedGradOf, SweepResult, SweepSpec, reduced
+from .specs import NeedGrad, NeedGradOf, SweepResult, SweepSpec, reduced
 
 Sweep = Callable[[SweepSpec, Inputs, NeedGrad], SweepResult]
 
@@ -39,7 +39,11 @@ def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
         result = reduced(namespace_of(result.values), spec, result)
         if not need_grad:
             return result.values, result.row_counts
-        return result.values, result.row_counts, *_input_gradients(spec, inputs, sides, result.gradients, flags)
+        return (
+            result.values,
+            result.row_counts,
+            *_input_gradients(spec, inputs, sides, result.gradients or Inputs(), flags),
+        )
 
     return function
 
@@ -140,11 +144,11 @@ def _operands(spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side]) -> Inputs
 
 
 def _input_gradients(
-    spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side], gradients: Gradients, flags: Inputs
+    spec: SweepSpec, inputs: Inputs, sides: Sequence[_Side], gradients: Inputs, flags: Inputs
 ) -> list[Array | None]:
     """Gradients of the inputs, from the gradients of the operands and of the numbers per row."""
-    rows, columns, partners, numbers = gradients
-    of_numbers = (*inputs.parameters, *inputs.weights)
+    rows, columns, partners = gradients[:3]
+    numbers, of_numbers = (*gradients.parameters, *gradients.weights), (*inputs.parameters, *inputs.weights)
     totals = [_total(g) if len(x.shape) == 0 else g for g, x in zip(numbers, of_numbers, strict=True)]
     if not spec.embedded:
         return [*rows, *columns, *partners, *totals]

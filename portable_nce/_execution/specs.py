@@ -8,7 +8,6 @@ gradient of ``Σ c_i l_i`` comes from a second sweep with the cotangents c as we
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._core.checks import is_readable
@@ -27,17 +26,8 @@ NeedGradOf = bool | tuple[bool, ...]
 """Whether all gradients are needed, or a flag for each array."""
 
 
-class Gradients(NamedTuple):
-    """Gradients of a sum of losses, by groups of `Inputs`; None if not needed. `numbers`: parameters, then weights."""
-
-    rows: Sequence[Array | None] = ()
-    columns: Sequence[Array | None] = ()
-    partners: Sequence[Array | None] = ()
-    numbers: Sequence[Array | None] = ()
-
-
 class SweepResult(NamedTuple):
-    """Losses of the rows, their counts in a mean, and the gradients.
+    """Losses of the rows, their counts in a mean, and the gradients by each array of `Inputs`, None if not needed.
 
     `divisor`: divisor of the mean, if the gradients have been divided by it. `averaged`: they have been divided by the
     sum of the counts, in the only block.
@@ -45,7 +35,7 @@ class SweepResult(NamedTuple):
 
     values: Array
     row_counts: Array
-    gradients: Gradients
+    gradients: Inputs | None = None
     divisor: int | None = None
     averaged: bool = False
 
@@ -153,7 +143,7 @@ def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:
     if not spec.mean or divisor is not None:
         return SweepResult(total, counts, gradients)
     count = sum_to_scalar(xp, counts)
-    if gradients == Gradients():
+    if gradients is None:
         # `where`: in forward mode within forward mode, PyTorch returns no entries for second derivatives of a quotient
         # that are all 0, as those of triplets are.
         return SweepResult(xp.where(count == 0, total, total / divisor_by(xp, count)), counts, gradients)
@@ -164,4 +154,4 @@ def reduced(xp: Namespace, spec: SweepSpec, result: SweepResult) -> SweepResult:
     def averaged(x: Array | None) -> Array | None:
         return x if x is None else x / xp.reshape(count, (1,) * len(x.shape))
 
-    return SweepResult(total / count, counts, Gradients(*([averaged(x) for x in group] for group in gradients)))
+    return SweepResult(total / count, counts, Inputs(*(tuple(map(averaged, group)) for group in gradients)))

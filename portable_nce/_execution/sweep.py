@@ -33,7 +33,7 @@ from .pair_terms import PairsSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
 from .scores import Channels, GivenScores, Products, Source
 from .sources import takes_embeddings
-from .specs import Gradients, NeedGrad, SweepResult, SweepSpec, divisor_by
+from .specs import NeedGrad, SweepResult, SweepSpec, divisor_by
 from .tiling import Bounds
 
 
@@ -68,9 +68,8 @@ class StepSpec(NamedTuple):
         Number of arrays in each group of the `Inputs` of a block.
     blocks, bounds : tuple of (int, int), optional
         Bounds of the blocks, for sorted classes, and of the tiles. None: one tile of all columns.
-    given, apart, positives_in_tile : bool
-        Whether the rows are the scores; whether the positives are operands of their own; whether the cotangent of the
-        only tile includes those of the positives.
+    apart, positives_in_tile : bool
+        Whether the positives are operands of their own; whether the cotangent of the only tile includes theirs.
     turned : bool
         Whether cotangents of columns are transposed.
     scaled, bounded : bool
@@ -88,7 +87,6 @@ class StepSpec(NamedTuple):
     group_sizes: tuple[int, ...]
     blocks: Bounds | None
     bounds: Bounds | None
-    given: bool
     apart: bool
     positives_in_tile: bool
     turned: bool
@@ -115,23 +113,8 @@ class Constants(NamedTuple):
     weighted: Sequence[p.Operand | None] = ()
 
 
-class _FilledTile(NamedTuple):
-    """A tile after the forward pass: its sets, part of the row sums, residual, and what the source needs of it."""
-
-    sets: Members | Exclude
-    part: Any
-    residual: Any
-    kept: Any = None
-
-
-class _Block(NamedTuple):
-    """A block of rows after the forward pass: first row, arrays, operands, positives and losses."""
-
-    start: Array | int
-    inputs: Inputs
-    rows: Any
-    positives: Any
-    losses: RowLosses
+Pulled = Callable[[RowLosses, Any, p.Scaling], tuple[Arrays, Arrays]]
+"""Pullback of a tile: cotangents of its rows and columns, by the losses of the rows and the factors of its residual."""
 
 
 class Step:
@@ -146,6 +129,7 @@ class Step:
         self.returns_positives = spec.returns_positives
         self.source: Source
         self.sets: s.TileSets
+        self.put: Any = None  # puts the cotangents of positives on diagonals
         negatives = 0
         if isinstance(spec.sets, s.PairRule):
             need_scale = spec.need_grad.scale
@@ -154,7 +138,7 @@ class Step:
             inputs = Inputs((like,), column_labels=constants.labels, column_numbers=constants.numbers)
             self.sets = s.RuleSets(spec.sets._replace(shape=numbers.whole), inputs, numbers.shape)
         else:
-            if spec.given:
+            if spec.facts.given:
                 self.source = GivenScores(len(spec.channels), n_columns)
             else:
                 form = form_of(spec.channels[0].scores)
@@ -164,7 +148,8 @@ class Step:
                 self.sets = s.ClassSets(spec.sets, spec.blocks, constants.labels)
             else:
                 diagonals = spec.sets.with_numbers(numbers)
-                self.sets = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
+                on_diagonals = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
+                self.sets, self.put = on_diagonals, on_diagonals.put
                 negatives = n_columns - (spec.excluded or 0)
         divisor = divisor_of(spec.family, n_rows, negatives) if spec.averaged else None
         self.by_counts = spec.by_counts and divisor is None
@@ -178,32 +163,61 @@ class Step:
         rows = self.source.block_operands(block)
         apart = self.source.positive_scores(block, start)
         own = family.against(apart, block) if family.relative else block
-        tiles, positives = [], None
+        parts, pulls, positives = [], [], None
         for k in range(len(self.source.tiles)):
             sets = self.sets.of(k, start, block)
-            if not isinstance(sets, Members):
-                scores, kept = self.source.negative_scores(rows, k)
-                tiles.append(_FilledTile(sets, *family.add_negatives(scores, sets, own), kept))
-                continue
-            scores, kept = self.source.scores(rows, k)
-            sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
-            part, residual, positives = family.add_masked(scores, sets, block)
-            tiles.append(_FilledTile(sets, part, residual, kept))
+            if isinstance(sets, Members):
+                part, positives, pulled = self._masked(sets, rows, k, block)
+            else:
+                part, pulled = self._of_negatives(sets, rows, k, (start, block, own))
+            parts.append(part)
+            pulls.append(pulled)
         if apart is not None:
             positives = family.partner_positives(apart, own)
-        total, rescales = family.merge([tile.part for tile in tiles])
+        total, rescales = family.merge(parts)
         losses = family.finish(total, positives, own, need_grad=need_grad)
         if not need_grad:
             return carry, (losses.values, losses.row_counts)
         if self.by_counts:
             losses = losses.averaged(divisor_by(self.xp, sum_to_scalar(self.xp, losses.row_counts)))
-        to_rows, to_columns = self._backward(carry, _Block(start, block, rows, positives, losses), tiles, rescales)
+        to_rows, to_columns = self._backward(carry, (rows, block), losses, [*zip(pulls, rescales, strict=True)])
         of_positives = (losses.to_positive,) if self.returns_positives else ()
         cotangents = (*to_rows, *of_positives, *losses.row_cotangents)
         return to_columns, (losses.values, losses.row_counts, *cotangents)
 
+    def _masked(self, members: Members, rows: Any, k: int, block: Inputs) -> tuple[Any, Any, Pulled]:
+        """Part of the row sums of a masked tile, its positives, and its pullback."""
+        family, source = self.family, self.source
+        scores, kept = source.scores(rows, k)
+        members, scores = s.with_undefined(members, scores, counts=family.counts_pairs)
+        part, residual, positives = family.add_masked(scores, members, block)
+
+        def pulled(losses: RowLosses, rescale: Any, scaling: p.Scaling) -> tuple[Arrays, Arrays]:
+            cotangents = family.masked_cotangents(residual, positives, losses, members, rescale)
+            return source.pullback(rows, k, tuple(map(scaling.cleared, cotangents)), None, kept, None)
+
+        return part, positives, pulled
+
+    def _of_negatives(
+        self, exclude: Exclude, rows: Any, k: int, place: tuple[Array | int, Inputs, Inputs]
+    ) -> tuple[Any, Pulled]:
+        """Part of the row sums of a tile of negatives, and its pullback."""
+        family, source, (start, block, own) = self.family, self.source, place
+        scores, kept = source.negative_scores(rows, k)
+        part, residual = family.add_negatives(scores, exclude, own)
+
+        def pulled(losses: RowLosses, rescale: Any, _: p.Scaling) -> tuple[Arrays, Arrays]:
+            if self.spec.positives_in_tile:
+                first, *others = family.cotangents(residual, losses)
+                first = self.put(first, losses.to_positive, k, start, block)
+                return source.pullback(rows, k, (first, *others), None, kept, None)
+            matrix, factor = family.tile_cotangent(residual, losses, rescale)
+            return source.pullback(rows, k, (matrix,), factor, kept, part.total if isinstance(part, ExpSum) else None)
+
+        return part, pulled
+
     def _backward(
-        self, carry: Arrays, block: _Block, tiles: Sequence[_FilledTile], rescales: Sequence[Any]
+        self, carry: Arrays, given: tuple[Any, Inputs], losses: RowLosses, pulls: Sequence[tuple[Pulled, Any]]
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the rows of a block, and of the columns up to this block.
 
@@ -214,38 +228,20 @@ class Step:
 
         The cotangent of y⁺, c⁺ times the row, is computed after all blocks.
         """
-        losses, scaling = block.losses, p.Scaling()
+        (rows, block), scaling = given, p.Scaling()
         if self.spec.scaled:
             scaling = p.scaling_of(losses.coefficient, bounded=self.spec.bounded)
             losses = losses.rescaled(scaling.divided)
-            block = block._replace(losses=losses)
         to_rows: Arrays = ()
-        if block.inputs.partners and self.spec.need_grad.rows and not self.spec.positives_in_tile:
-            each = s.by_partner(losses.to_positive, len(block.inputs.partners))
-            to_rows = self.source.pull_positives(block.rows, block.inputs, each)
+        if block.partners and self.spec.need_grad.rows and not self.spec.positives_in_tile:
+            each = s.by_partner(losses.to_positive, len(block.partners))
+            to_rows = self.source.pull_positives(rows, block, each)
         to_columns: list[Array] = []
-        for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
-            cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)
-            sums = tile.part.total if factor is not None and isinstance(tile.part, ExpSum) else None
-            row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.kept, sums)
+        for pulled, rescale in pulls:
+            row_part, column_part = pulled(losses, rescale, scaling)
             to_rows = tuple(map(p.plus, to_rows, row_part)) if to_rows else row_part
             to_columns += [*map(p.plus, carry[len(to_columns) :], map(scaling.restored, column_part))]
         return tuple(map(scaling.restored, to_rows)), tuple(to_columns)
-
-    def _score_cotangents(
-        self, block: _Block, k: int, tile: _FilledTile, rescale: Any, scaling: p.Scaling
-    ) -> tuple[Arrays, Array | None]:
-        """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1)."""
-        losses = block.losses
-        if isinstance(tile.sets, Members):
-            result = self.family.masked_cotangents(tile.residual, block.positives, losses, tile.sets, rescale)
-            return tuple(map(scaling.cleared, result)), None
-        if not self.spec.positives_in_tile:
-            matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
-            return (matrix,), factor
-        assert isinstance(self.sets, s.DiagonalSets)  # noqa: S101  (positives on diagonals)
-        first, *others = self.family.cotangents(tile.residual, losses)
-        return (self.sets.put(first, losses.to_positive, k, block.start, block.inputs), *others), None
 
 
 def step_of_rows(spec: StepSpec) -> Callable[..., tuple[Arrays, Arrays]]:
@@ -318,7 +314,6 @@ class _OneSided:
             group_sizes=self.by_block.group_sizes,
             blocks=self.blocks if isinstance(sets, s.SortedClasses) else None,  # type: ignore[arg-type]
             bounds=bounds if len(bounds) > 1 else None,
-            given=given,
             apart=apart,
             positives_in_tile=positives_in_tile,
             turned=turned,
@@ -335,11 +330,11 @@ class _OneSided:
         for sharpness in inputs.sharpness:
             largest = largest_entry(sharpness)
             bound = math.inf if largest is None else bound * largest
-        if isinstance(family, PairsSpec) and family.relative:
-            bound *= 2.0
-        for parameter in inputs.parameters if isinstance(family, PairsSpec) else ():
-            largest = largest_entry(parameter)
-            bound += math.inf if largest is None else largest
+        if isinstance(family, PairsSpec):
+            bound *= 2.0 if family.relative else 1.0
+            for parameter in inputs.parameters:
+                largest = largest_entry(parameter)
+                bound += math.inf if largest is None else largest
         return bound
 
     def _facts(self) -> ScoreFacts:
@@ -366,7 +361,7 @@ class _OneSided:
         init = p.empty_sums(tiles, turned=turned, filled=filled) if need_grad.columns else ()
         carry, (values, counts, *rest) = self.adapter.scan(step, init, self.by_block.flat, self.blocks)
         gradients = [*rest]  # for torch.compile before 2.13, the rest of a tuple is a tuple
-        result = SweepResult(values, counts, Gradients(), self.step.family.facts.divisor)
+        result = SweepResult(values, counts, None, self.step.family.facts.divisor)
         if not need_grad.gradients:
             return result
         to_rows, gradients = gradients[:count], gradients[count:]
@@ -384,8 +379,9 @@ class _OneSided:
             if self.step.returns_positives:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
-        to_rows = to_rows or [None] * n_rows
-        found = Gradients(to_rows, to_columns, to_partners, gradients)
+        groups = to_rows or [None] * n_rows, to_columns, to_partners, gradients
+        (rows, columns, partners, numbers), count = map(tuple, groups), len(self.inputs.parameters)
+        found = Inputs(rows, columns, partners, parameters=numbers[:count], weights=numbers[count:])
         return result._replace(gradients=found, averaged=self.step.by_counts)
 
     def _steps(self) -> tuple[Callable[..., tuple[Arrays, Arrays]], bool]:

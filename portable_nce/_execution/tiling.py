@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .._core.protocol import Array
+from .._core.registry import adapter_of, on_accelerator
+
 MAX_UNSHIFTED_LOGIT = 30.0
 """Logits in [-30, 30] need no shift: sums of their exponentials lose no digits, even in float32."""
 
@@ -55,16 +58,55 @@ class Tiling(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """A function of this module and its arguments except the shape, which compilers may know only as symbols."""
+    """A function of this module and what it depends on besides the shape, which compilers may know only as symbols.
+
+    `far`: entries of a block of whole rows on an accelerator, of which half are taken if several arrays of its size are
+    held; None on the host.
+    """
 
     function: Callable[..., Tiling]
-    block_size: int | str | None
-    mode: str
+    block_size: int | str | None = "auto"
+    mode: str = "eager"
+    far: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
     def of(self, n_rows: int, n_columns: int) -> Tiling:
         """Return the tiling of a matrix of this shape."""
-        return self.function(n_rows, n_columns, self.block_size, mode=self.mode, **dict(self.options))
+        return self.function(self, n_rows, n_columns, **dict(self.options))
+
+    @property
+    def asked(self) -> int | None:
+        """Number of rows that the user asks for."""
+        return self.block_size if isinstance(self.block_size, int) else None
+
+    def whole(self, n_rows: int, n_columns: int) -> int | Bounds | None:
+        """All rows of a matrix that is held whole, by choice or since their number is unknown; None for other blocks.
+
+        A graph for any number of rows has a fixed number of blocks.
+        """
+        symbolic = not isinstance(n_rows, int)
+        if self.mode == "whole" or self.block_size is None or (symbolic and self.mode != "compiled"):
+            return n_rows
+        if self.mode != "compiled":
+            return None
+        most = _COMPILED_ENTRIES if self.far is None else self.far // 2
+        if n_rows * n_columns <= most or n_rows < _COMPILED_BLOCKS:
+            return n_rows
+        size = n_rows // _COMPILED_BLOCKS
+        starts = [k * size for k in range(_COMPILED_BLOCKS)]
+        return tuple(zip(starts, [*starts[1:], n_rows], strict=True))
+
+
+def sizes_of(function: Callable[..., Tiling], first: Array, block_size: int | str | None, **options: Any) -> Sizes:
+    """How blocks and tiles are chosen for arrays like `first`."""
+    adapter = adapter_of(first)
+    far = far_entries(adapter.memory(first)) if on_accelerator(first) else None
+    return Sizes(function, block_size, adapter.mode, far, tuple(options.items()))
+
+
+def far_entries(memory: int | None) -> int:
+    """Entries of a block of whole rows on an accelerator with so many bytes."""
+    return _FAR_ENTRIES if memory is None else min(_FAR_ENTRIES, memory // (4 * _FAR_SHARE))
 
 
 def cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:
@@ -87,60 +129,25 @@ def pays_to_branch(n_columns: int) -> bool:
     return is_positive(n_columns - _BRANCHED)
 
 
-def far_entries(memory: int | None, *, held: bool = True) -> int:
-    """Entries of a block on an accelerator with so many bytes; `held`: several arrays of its size are held."""
-    most = _FAR_ENTRIES if memory is None else min(_FAR_ENTRIES, memory // (4 * _FAR_SHARE))
-    return most // 2 if held else most
-
-
 def _far_rows(n_rows: int, n_columns: int, entries: int) -> int:
     """Rows of a block of whole rows on an accelerator; blocks have nearly equal sizes."""
     most = max(min(entries // max(n_columns, 1), _FAR_ROWS), _ROWS)
     return -(-n_rows // max(-(-n_rows // most), 1))
 
 
-def _whole(
-    n_rows: int,
-    n_columns: int,
-    block_size: int | str | None,
-    mode: str,
-    *,
-    far: bool = False,
-    memory: int | None = None,
-) -> int | Bounds | None:
-    """All rows of a matrix that is held whole, by choice or because their number is unknown; None for blocks of a size.
-
-    A graph for any number of rows has a fixed number of blocks.
-    """
-    if mode == "whole" or block_size is None:
-        return n_rows
-    symbolic = not isinstance(n_rows, int)
-    if mode != "compiled":
-        return n_rows if symbolic else None
-    if n_rows * n_columns <= (far_entries(memory) if far else _COMPILED_ENTRIES) or n_rows < _COMPILED_BLOCKS:
-        return n_rows
-    size = n_rows // _COMPILED_BLOCKS
-    starts = [k * size for k in range(_COMPILED_BLOCKS)]
-    return tuple(zip(starts, [*starts[1:], n_rows], strict=True))
-
-
-def one_sided(
-    n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool, memory: int | None = None
-) -> Tiling:
+def one_sided(sizes: Sizes, n_rows: int, n_columns: int) -> Tiling:
     """Tiling of a one-sided sweep over products."""
-    whole = _whole(n_rows, n_columns, block_size, mode, far=far, memory=memory)
+    whole, asked, is_traced = sizes.whole(n_rows, n_columns), sizes.asked, sizes.mode == "traced"
     if whole is not None:
         return Tiling(whole, n_columns)
-    asked = block_size if isinstance(block_size, int) else None
-    if far:
-        rows = asked or _far_rows(n_rows, n_columns, far_entries(memory, held=False))
-        return Tiling(min(rows, n_rows), n_columns)
+    if sizes.far is not None:
+        return Tiling(min(asked or _far_rows(n_rows, n_columns, sizes.far), n_rows), n_columns)
     held = _BLOCK_ENTRIES // n_columns  # rows whose tiles stay in the cache until the block ends
     # XLA writes the columns' gradients of a block before it adds them: half as many blocks pay.
-    most = _HELD_ENTRIES * (2 if mode == "traced" else 1) // n_columns
+    most = _HELD_ENTRIES * (2 if is_traced else 1) // n_columns
     fewest = max(min(_ROWS // 2, most), _ROWS // 8)  # with fewer, column sums dominate the time
     block = asked or min(max(held, fewest), _ROWS)
-    tile = n_columns if mode == "traced" else max(_columns(block), 0 if asked else _COLUMNS)
+    tile = n_columns if is_traced else max(_columns(block), 0 if asked else _COLUMNS)
     return Tiling(min(block, n_rows), min(tile, n_columns))
 
 
@@ -148,40 +155,28 @@ def _columns(block: int) -> int:
     return max(block, min(_TILE_ENTRIES // block, 8 * block))
 
 
-def two_sided(
-    n_rows: int,
-    n_columns: int,
-    block_size: int | str | None,
-    *,
-    mode: str,
-    far: bool,
-    symmetric: bool,
-    shared: bool = False,
-    memory: int | None = None,
-) -> Tiling:
+def two_sided(sizes: Sizes, n_rows: int, n_columns: int, *, symmetric: bool, shared: bool = False) -> Tiling:
     """Tiling of a two-sided sweep over products; `symmetric` matrices compute only half of the tiles.
 
     Tiles are not kept if ranks have `shared` a batch, which users do to save memory.
     """
-    most = far_entries(memory)
-    whole = _whole(n_rows, n_columns, block_size, mode, far=far, memory=memory)
+    whole, asked, far = sizes.whole(n_rows, n_columns), sizes.asked, sizes.far
     if whole is not None:
         return Tiling(whole, n_columns, keep=not (shared or isinstance(whole, tuple)))
-    asked = block_size if isinstance(block_size, int) else None
-    if mode == "traced":
+    if sizes.mode == "traced":
         # A scan of several blocks would have to return the kept tiles.
-        single = 2 * n_rows * n_columns <= (most if far else _BLOCK_ENTRIES)
+        single = 2 * n_rows * n_columns <= (_BLOCK_ENTRIES if far is None else far // 2)
         rows = max(min(_ROWS, _BLOCK_ENTRIES // n_columns), _ROWS // 2)
-        block = n_rows if single else _far_rows(n_rows, n_columns, most) if far else rows
+        block = n_rows if single else rows if far is None else _far_rows(n_rows, n_columns, far // 2)
         keep = asked is None and block >= n_rows and not shared
         return Tiling(min(asked or block, n_rows), n_columns, keep)
     small = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
     keep = small and not shared
-    if far and symmetric and not (asked or shared):
-        return Tiling(_strips(n_rows, far_entries(memory, held=False)), n_columns, keep)
-    if far and not symmetric:
-        return Tiling(min(asked or _far_rows(n_rows, n_columns, most), n_rows), n_columns, keep)
-    size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if small or not symmetric else _ROWS)
+    if far is not None and symmetric and not (asked or shared):
+        return Tiling(_strips(n_rows, far), n_columns, keep)
+    if far is not None and not symmetric:
+        return Tiling(min(asked or _far_rows(n_rows, n_columns, far // 2), n_rows), n_columns, keep)
+    size = asked or (_FAR_ROWS // 2 if far is not None else 2 * _ROWS if small or not symmetric else _ROWS)
     return Tiling(min(size, n_rows), min(size if small or symmetric else _columns(size), n_columns), keep)
 
 
@@ -210,51 +205,28 @@ def is_large(n_rows: int, n_columns: int) -> bool:
 
 
 def masked(
-    n_rows: int,
-    n_columns: int,
-    block_size: int | str | None,
-    *,
-    mode: str,
-    far: bool = False,
-    memory: int | None = None,
-    width: int = 1,
-    tokens: bool = False,
+    sizes: Sizes, n_rows: int, n_columns: int, *, width: int = 1, tokens: bool = False, searched: bool = False
 ) -> Tiling:
-    """Tiling of a sweep with masks; `width`: numbers held per score: differences of features or products of tokens."""
-    whole = _whole(n_rows, n_columns, block_size, mode, far=far and width == 1, memory=memory)
+    """Tiling of a sweep with masks, or of whole rows that are `searched`.
+
+    `width`: numbers held per score: differences of features or products of tokens.
+    """
+    sizes = sizes if width == 1 else sizes._replace(far=None)
+    whole = sizes.whole(n_rows, n_columns)
     if whole is not None:
         return Tiling(whole, n_columns)
-    asked = block_size if isinstance(block_size, int) else None
-    if far and width == 1:
-        return Tiling(min(asked or _far_rows(n_rows, n_columns, far_entries(memory)), n_rows), n_columns)
-    entries = _TOKEN_ENTRIES if tokens else _MASKED_ENTRIES
-    return Tiling(min(asked or max(1, entries // (n_columns * width)), n_rows), n_columns)
-
-
-def searched(
-    n_rows: int,
-    n_columns: int,
-    block_size: int | str | None,
-    *,
-    mode: str,
-    far: bool,
-    memory: int | None = None,
-    **held: Any,
-) -> int | Bounds:
-    """Rows of a block of whole rows of scores for a search; `held` as for `masked`."""
-    if held.get("width", 1) > 1 or held.get("tokens"):
-        return masked(n_rows, n_columns, block_size, mode=mode, **held).block
-    whole = _whole(n_rows, n_columns, block_size, mode, far=far, memory=memory)
-    if whole is not None:
-        return whole
-    asked = block_size if isinstance(block_size, int) else None
-    rows = max(_BLOCK_ENTRIES // n_columns, _ROWS // 8)  # products of fewer rows are slow
-    return min(asked or (_far_rows(n_rows, n_columns, far_entries(memory)) if far else rows), n_rows)
+    if sizes.far is not None:
+        rows = _far_rows(n_rows, n_columns, sizes.far // 2)
+    elif searched and width == 1:
+        rows = max(_BLOCK_ENTRIES // n_columns, _ROWS // 8)  # products of fewer rows are slow
+    else:
+        rows = max(1, (_TOKEN_ENTRIES if tokens else _MASKED_ENTRIES) // (n_columns * width))
+    return Tiling(min(sizes.asked or rows, n_rows), n_columns)
 
 
 def triples(n_rows: int, n_columns: int, n_visited: int, *, mode: str) -> tuple[int | Bounds, int | Bounds | None]:
     """Rows of a block, and how many of the visited positives are compared with all negatives at once (None: all)."""
-    whole = _whole(n_visited, n_rows * n_columns, "auto", mode)
+    whole = Sizes(masked, mode=mode).whole(n_visited, n_rows * n_columns)
     if whole is not None:
         return n_rows, whole
     entries = n_columns * n_visited

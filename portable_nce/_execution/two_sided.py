@@ -26,7 +26,7 @@ from .fusing import fused
 from .inputs import Arrays, Inputs
 from .row_losses import RowLosses, ScoreFacts
 from .sources import takes_embeddings
-from .specs import Gradients, NeedGrad, SweepResult, SweepSpec
+from .specs import NeedGrad, SweepResult, SweepSpec
 from .tiling import Bounds, Tiling, cut
 
 Position = tuple[Array | int, Array | int | None]
@@ -50,9 +50,9 @@ def square_sweep(spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> SweepR
     square = _Square(spec, inputs, need_grad)
     square.forward()
     values, counts, to_weights = square.finish()
-    gradients = Gradients()
+    gradients = None
     if need_grad.gradients:
-        gradients = Gradients(*square.backward(), (), to_weights)
+        gradients = Inputs(*square.backward(), weights=to_weights)
     return SweepResult(values, counts, gradients, square.family.facts.divisor)
 
 
@@ -406,7 +406,7 @@ class _Square:
 
     # The gradients.
 
-    def backward(self) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+    def backward(self) -> tuple[Arrays, Arrays]:
         """Cotangents of the operands of rows and columns.
 
         With a_i and b_j the coefficients of row i and column j, the cotangent of the score of a negative is c_ij, where
@@ -457,7 +457,7 @@ class _Square:
             to_columns = p.concat_rows(xp, [*to_own, *parts])
         if not self.is_one_tile():
             to_rows, to_columns = self._with_positives(to_rows, to_columns)
-        of_rows = [*map(scaling.restored, to_rows)] or [None] * self.form.n_rows
+        of_rows = tuple(map(scaling.restored, to_rows)) or (None,) * self.form.n_rows
         return of_rows, (scaling.restored(to_columns),)
 
     def _from(self, coefficients: Array, tops: Arrays, start: Any, k: int, height: int) -> Sequence[Array]:

@@ -737,7 +737,7 @@ def relic(
     entered = enter_embeddings(named, options)
     first, second = entered.embeddings.values()
     check_shape("view_b", second.array, tuple(first.array.shape))
-    columns, valid = extra_columns("view_a", first.array, first.array.shape[0], keys)
+    columns, valid = extra_columns(first.array, first.array.shape[0], keys)
     layout = ColumnLayout(replicated=isinstance(keys, Queue), opposite=(second, first.joined(columns)))
     return contrast_embeddings(
         {"view_a": first, "view_b and keys": second.joined(columns)},

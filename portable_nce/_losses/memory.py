@@ -26,7 +26,6 @@ from .._core.ranks import Ranks, propagates_errors
 from .._core.reduction import add
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews, Precision, ReductionName
 from .._execution.live import zeroed
-from .._execution.operands import SourceDtypes
 from .._execution.search import search
 from ..similarities import AnySimilarity
 from .in_batch import with_negatives
@@ -371,7 +370,8 @@ def _nearest(x: Embedding, columns: Embedding, options: LossOptions, valid: Arra
         columns.array,
         1,
         similarity=options.similarity,
-        source_dtypes=SourceDtypes(x.dtypes, columns.dtypes, precision=options.precision),
+        dtypes=x.dtypes + columns.dtypes,
+        precision=options.precision,
         valid=valid,
         block_size=options.block_size,
     )

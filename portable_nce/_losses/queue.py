@@ -238,13 +238,11 @@ def with_batch_columns(valid: Array, n_rows: int) -> Array:
     return xp.concat([xp.ones((n_rows,), dtype=xp.bool, device=device_of(valid)), valid], axis=0)
 
 
-def extra_columns(
-    name: str, embeddings: Array, n_rows: int, keys: Array | Queue
-) -> tuple[Embedding, tuple[Array, ...]]:
-    """Extra columns of a loss, and the mask of all valid columns, unless all are valid."""
+def extra_columns(view_a: Array, n_rows: int, keys: Array | Queue) -> tuple[Embedding, tuple[Array, ...]]:
+    """Extra columns of a loss of views, and the mask of all valid columns, unless all are valid."""
     columns, valid = columns_of("keys", keys)
-    xp, (embeddings, columns) = common_namespace(**{name: embeddings, "keys": columns})
-    check_floating(xp, **{name: embeddings, "keys": columns})
-    check_width("keys", columns, embeddings.shape[1])
+    xp, (view_a, columns) = common_namespace(view_a=view_a, keys=columns)
+    check_floating(xp, view_a=view_a, keys=columns)
+    check_width("keys", columns, view_a.shape[1])
     extra = Embedding(upcast(xp, columns), (columns.dtype,))
     return extra, () if valid is None or is_full(valid) else (with_batch_columns(valid, n_rows),)

@@ -576,7 +576,7 @@ def _of_views(
     pairing = two_views() if len(views) == 2 else several_views(len(views))  # noqa: PLR2004  (a pair)
     layout, embeddings, dtype = ColumnLayout(views=len(views)), {"views": stacked}, common_dtype(xp, *entered)
     if keys is not None:
-        columns, valid = extra_columns("view_a", entered[0], array.shape[0], keys)
+        columns, valid = extra_columns(entered[0], array.shape[0], keys)
         layout = layout._replace(replicated=isinstance(keys, Queue))
         embeddings["views and keys"] = stacked.joined(columns)
         pairing, dtype = with_negatives(pairing, *valid), result_dtype(xp, stacked, columns)

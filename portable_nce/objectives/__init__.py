@@ -42,6 +42,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     __getattr__ = refuses_other_names(__name__)
 
 AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
+OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 
 _NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
 NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
@@ -74,7 +75,7 @@ def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], 
     >>> pnce.objectives.resolve("flat_nce") is pnce.objectives.flat_nce()
     True
     """
-    if isinstance(objective, (Objective, Pairwise, HardNegatives, Relic, Triplet)):
+    if isinstance(objective, OBJECTIVES):
         return objective
     check_called("objective", objective, "objectives")
     if callable(objective) and not isinstance(objective, str):

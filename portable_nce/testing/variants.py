@@ -340,7 +340,7 @@ def _true(_: Any) -> bool:
     return True
 
 
-CHOOSE_BY_DEVICE = ("_core.checks", "_execution.choice", "_execution.fusing", "_execution.search")
+CHOOSE_BY_DEVICE = ("_core.checks", "_execution.fusing", "_execution.tiling")
 """Modules that ask whether an array is on an accelerator."""
 
 

@@ -14,7 +14,7 @@ from portable_nce._execution.choice import Wanted, one_sided_over
 from portable_nce._execution.families import Softmax
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.matrix import ScoreMatrix, matrix_of_scores
-from portable_nce._execution.operands import SourceDtypes, operands_of
+from portable_nce._execution.operands import operands_of
 from portable_nce._execution.pair_terms import PairsSpec, PairTerms
 from portable_nce._execution.reweighted import Reweighted
 from portable_nce._execution.row_losses import ScoreFacts
@@ -38,8 +38,7 @@ def matrix_of(similarity: Any, pairing: Any, *shape: int) -> ScoreMatrix:
     x, y = rng.normal(size=(n, *tokens, D)), rng.normal(size=(k, *tokens, D))
     if tokens:
         similarity, (x, y) = similarity.prepare.flattened({"x": x, "y": y})
-    dtypes = SourceDtypes((x.dtype,), (x.dtype,))
-    chosen, rows, columns, _ = operands_of(pnce.similarities.resolve(similarity), x, y, 2.0, dtypes)
+    chosen, rows, columns, _ = operands_of(pnce.similarities.resolve(similarity), x, y, 2.0)
     return ScoreMatrix(chosen, rows, columns, pairing)
 
 

@@ -46,7 +46,7 @@ TEMPERATURE = {"neg_sq_euclidean": 8.0, "neg_euclidean": 1.0, "cauchy": 0.5}
 @pytest.fixture(autouse=True)
 def products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No tile is small."""
-    monkeypatch.setattr(distances.Small, "most", 0)
+    monkeypatch.setattr(distances, "_SMALL", 0)
     jax.clear_caches()
     yield
     jax.clear_caches()
@@ -161,7 +161,7 @@ def test_second_derivatives_are_those_of_differences(similarity: Any, monkeypatc
     single = [jnp.asarray(z, dtype=jnp.float32) for z in (x, y)]
     found = [jax.jit(jax.hessian(loss))(*single), jax.jacrev(jax.grad(loss))(*single)]
     batched = jax.vmap(jax.grad(loss))(*(jnp.stack([z, 2 * z]) for z in single))
-    monkeypatch.setattr(distances.Small, "most", 2**16)
+    monkeypatch.setattr(distances, "_SMALL", 2**16)
     jax.clear_caches()
     wanted = jax.hessian(loss)(*single)
     for hessian in found:
@@ -265,7 +265,7 @@ def test_distances_of_any_length(
     library: str, small: int, dtype: str, power: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows and temperature times a number leave the loss; their squares would overflow or be subnormal."""
-    monkeypatch.setattr(distances.Small, "most", small)
+    monkeypatch.setattr(distances, "_SMALL", small)
     x, y = (CONVERT[library](z.astype(dtype)) for z in (BASE[:12], BASE[:12] + 0.7))
     if "float32" in str(x.dtype):  # also float64 on JAX
         power = int(np.copysign(80, power))
@@ -283,7 +283,7 @@ def test_distances_of_any_length(
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 def test_squares_that_overflow_mask_no_pair(library: str, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All scores are the same, the least number; with -inf, the loss would be 0."""
-    monkeypatch.setattr(distances.Small, "most", small)
+    monkeypatch.setattr(distances, "_SMALL", small)
     x, y = (CONVERT[library]((z * 1e25).astype("float32")) for z in (BASE[:12], BASE[12:24]))
     value, *slopes = slopes_of(partial(pnce.info_nce, similarity="neg_sq_euclidean", temperature=0.1), x, y)
     assert value == pytest.approx(np.log(12), rel=1e-5)

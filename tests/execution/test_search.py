@@ -15,10 +15,9 @@ import torch
 import portable_nce as pnce
 from portable_nce._core.numerics import place_of_largest
 from portable_nce._execution.mining import Mined
-from portable_nce._execution.operands import SourceDtypes
 from portable_nce._execution.search import highest, search
 from portable_nce._execution.sets import OnePositive
-from portable_nce._execution.tiling import searched
+from portable_nce._execution.tiling import Sizes, masked
 from portable_nce.pairings import Members
 
 RNG = np.random.default_rng(0)
@@ -55,10 +54,10 @@ def test_highest_is_a_stable_sort(library: str, count: int) -> None:
 def test_columns_that_are_not_valid_are_not_found(library: str, valid: list[bool] | None, block_size: Any) -> None:
     rows, columns = RNG.normal(size=(5, 3)).astype(np.float32), RNG.normal(size=(4, 3)).astype(np.float32)
     rows[2] = np.nan
-    source_dtypes, array = SourceDtypes((np.float32,), (np.float32,)), IN[library]
+    array = IN[library]
     marks: Any = {} if valid is None else {"valid": array(np.asarray(valid))}
     arrays = (array(rows), array(columns))
-    _, found = search(*arrays, 2, similarity="dot", source_dtypes=source_dtypes, block_size=block_size, **marks)
+    _, found = search(*arrays, 2, similarity="dot", dtypes=(np.float32,), block_size=block_size, **marks)
     scores = np.where(True if valid is None else valid, rows @ columns.T, -np.inf)
     assert found.tolist() == sorted_columns(scores, 2)
 
@@ -124,16 +123,20 @@ def test_memory_is_that_of_a_block(count: int) -> None:
 
 def test_blocks() -> None:
     """At least 64 rows, for fast products, unless a number is given; all rows if their number is symbolic."""
-    options: Any = {"mode": "eager", "far": False}
-    assert searched(1000, 2**16, "auto", **options) == 64
-    assert searched(1000, 2**12, "auto", **options) == 1000
-    assert searched(5000, 2**12, "auto", **options) == 1024
-    assert searched(5000, 2**30, "auto", **options) == 64
-    assert searched(5000, 2**12, 7, **options) == 7
-    assert searched(5000, 2**12, None, **options) == 5000
-    assert searched(5000, 2**12, "auto", mode="eager", far=True) == 5000
-    assert searched(5000, 2**12, "auto", width=4, **options) == 64
-    assert searched(5000, 2**12, "auto", mode="whole", far=False) == 5000
+
+    def rows_of(n_rows: int, n_columns: int, block_size: Any = "auto", *, width: int = 1, **options: Any) -> Any:
+        sizes = Sizes(masked, block_size, options=(("width", width), ("searched", True)), **options)
+        return sizes.of(n_rows, n_columns).block
+
+    assert rows_of(1000, 2**16) == 64
+    assert rows_of(1000, 2**12) == 1000
+    assert rows_of(5000, 2**12) == 1024
+    assert rows_of(5000, 2**30) == 64
+    assert rows_of(5000, 2**12, 7) == 7
+    assert rows_of(5000, 2**12, None) == 5000
+    assert rows_of(5000, 2**12, far=2**27) == 5000
+    assert rows_of(5000, 2**12, width=4) == 64
+    assert rows_of(5000, 2**12, mode="whole") == 5000
 
 
 MININGS = [("hard", "hard"), ("easy", "hard"), ("hard", "easy"), ("hard", "semi_hard"), ("semi_hard", "hard")]

@@ -12,7 +12,7 @@ import torch
 import portable_nce as pnce
 from portable_nce._core import checks
 from portable_nce._core.numerics import largest_score
-from portable_nce._execution import choice, search, sets, tiling
+from portable_nce._execution import choice, sets, tiling
 from portable_nce._execution.channels import channel_of
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.sets import Diagonals
@@ -41,9 +41,7 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     function = square_sweep if structure == "square" else sweep
     channel = channel_of(resolve("dot"), (rows,), (columns,))
     of = tiling.two_sided if structure == "square" else tiling.one_sided
-    options: tuple[tuple[str, Any], ...] = (("far", False),)
-    options += (("symmetric", False),) * (structure == "square")
-    sizes = tiling.Sizes(of, block_size, "eager", options)
+    sizes = tiling.Sizes(of, block_size, options=(("symmetric", False),) * (structure == "square"))
     lines = sets.diagonals_of(OnDiagonals(2 if structure == "views" else 1), 8)
     lines = Diagonals((), indexed=structure == "index") if extra.get(structure) else lines
     spec = SweepSpec(PLAN, lines, sizes, (channel,), inputs.group_sizes, bound=largest_score(rows, columns), mean=True)
@@ -80,7 +78,7 @@ def test_a_positive_has_its_gradient_where_the_negatives_have_none(
     objective: str, library: Any, monkeypatch: pytest.MonkeyPatch, *, far: bool
 ) -> None:
     """Also where entries cannot be read; a similarity that is a plain function is differentiated by the library."""
-    for module in (checks, choice, search) if far else ():
+    for module in (checks, tiling) if far else ():
         monkeypatch.setattr(module, "on_accelerator", lambda _: True)
     x, y = (library(z) for z in np.random.default_rng(1).normal(size=(2, 8, 3)))
     x, weights = x[:6], library(np.asarray([1.0, 0.0, 1.0, 1e-200, 0.5, 2.0]))

@@ -22,13 +22,26 @@ SWEEPS: dict[str, Any] = {
 }
 
 
+def tiled(  # noqa: PLR0917
+    function: Any,
+    n_rows: int,
+    n_columns: int,
+    block_size: Any = "auto",
+    mode: str = "eager",
+    far: int | None = None,
+    **options: Any,
+) -> Any:
+    """Tiling by a function of the module."""
+    return tiling.Sizes(function, block_size, mode, far, tuple(options.items())).of(n_rows, n_columns)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", SWEEPS)
 def test_blocks_of_an_accelerator_are_whole_rows_of_nearly_equal_number(name: str, shape: tuple[int, int]) -> None:
     """Few launches: at least 512 rows, and 2048 of 32768 columns. Compiled steps never see a small last block."""
     function, options, entries = SWEEPS[name]
     n_rows, n_columns = shape
-    found = function(n_rows, n_columns, "auto", mode="eager", far=True, **options)
+    found = tiled(function, n_rows, n_columns, far=2**27, **options)
     assert found.tile == n_columns
     assert found.block <= max(512, min(8192, entries // max(n_columns, 1)))
     assert found.block >= min(n_rows, 512) // 2
@@ -41,14 +54,14 @@ def test_blocks_of_an_accelerator_are_whole_rows_of_nearly_equal_number(name: st
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_number_of_rows_that_is_asked_for_is_taken(name: str) -> None:
     function, options, _ = SWEEPS[name]
-    assert function(4096, 4096, 100, mode="eager", far=True, **options).block == 100
+    assert tiled(function, 4096, 4096, 100, far=2**27, **options).block == 100
 
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_compiled_batch_is_held_whole_on_an_accelerator_up_to_256_mib_of_scores(name: str) -> None:
     function, options, _ = SWEEPS[name]
-    assert function(8192, 8192, "auto", mode="compiled", far=True, **options).block == 8192
-    assert len(function(32768, 32768, "auto", mode="compiled", far=True, **options).block) == 16
+    assert tiled(function, 8192, 8192, mode="compiled", far=2**27, **options).block == 8192
+    assert len(tiled(function, 32768, 32768, mode="compiled", far=2**27, **options).block) == 16
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -58,7 +71,7 @@ def test_a_block_takes_a_64th_of_the_memory_of_a_card(name: str) -> None:
 
     def entries_of(gib: int | None) -> int:
         memory = None if gib is None else gib * 2**30
-        found = function(16384, 16384, "auto", mode="eager", far=True, memory=memory, **options)
+        found = tiled(function, 16384, 16384, far=tiling.far_entries(memory), **options)
         return int(found.block * found.tile)
 
     assert entries_of(141) == entries_of(32) == entries_of(None) == entries
@@ -84,17 +97,17 @@ def test_an_array_without_a_device_is_on_the_default_device() -> None:
 @pytest.mark.parametrize("block_size", [None, "auto", 1, 7, 100])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (600, 5000), (5000, 600)])
 @pytest.mark.parametrize("mode", ["eager", "traced", "compiled", "whole"])
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("far", [None, 2**27])
 def test_blocks_and_tiles_are_within_the_matrix(
-    mode: str, shape: tuple[int, int], block_size: Any, *, far: bool
+    mode: str, shape: tuple[int, int], block_size: Any, far: int | None
 ) -> None:
     rows, columns = shape
     widths: list[dict[str, Any]] = [{}, {"width": 64}, {"width": 64, "tokens": True}]
     for found in (
-        tiling.one_sided(rows, columns, block_size, mode=mode, far=far),
-        tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=False),
-        *([] if far else [tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=True)]),
-        *(tiling.masked(rows, columns, block_size, mode=mode, **width) for width in widths),
+        tiled(tiling.one_sided, rows, columns, block_size, mode=mode, far=far),
+        tiled(tiling.two_sided, rows, rows, block_size, mode=mode, far=far, symmetric=False),
+        *([] if far else [tiled(tiling.two_sided, rows, rows, block_size, mode=mode, far=far, symmetric=True)]),
+        *(tiled(tiling.masked, rows, columns, block_size, mode=mode, **width) for width in widths),
     ):
         if isinstance(found.block, tuple):
             assert mode == "compiled"
@@ -114,7 +127,7 @@ def test_blocks_and_tiles_are_within_the_matrix(
 @pytest.mark.parametrize("n", [1, 4096, 4097, 8192, 32768, 65536, 65537, 200_000])
 def test_a_symmetric_matrix_is_cut_into_strips_of_the_same_size(n: int) -> None:
     """From the diagonal on; at most 512 MiB of scores in each, and few."""
-    found = tiling.two_sided(n, n, "auto", mode="eager", far=True, symmetric=True)
+    found = tiled(tiling.two_sided, n, n, far=2**27, symmetric=True)
     blocks = found.block if isinstance(found.block, tuple) else ((0, found.block),)
     assert [low for low, _ in blocks] == [0, *(high for _, high in blocks[:-1])]
     assert blocks[-1][1] == n
@@ -126,16 +139,16 @@ def test_a_symmetric_matrix_is_cut_into_strips_of_the_same_size(n: int) -> None:
 
 
 def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -> None:
-    blocks = {len(tiling.one_sided(n, n, "auto", mode="compiled", far=False).block) for n in (2100, 4096, 10007)}  # type: ignore[arg-type]
+    blocks = {len(tiled(tiling.one_sided, n, n, mode="compiled").block) for n in (2100, 4096, 10007)}  # type: ignore[arg-type]
     assert len(blocks) == 1
-    assert tiling.one_sided(2048, 2048, "auto", mode="compiled", far=False).block == 2048
+    assert tiled(tiling.one_sided, 2048, 2048, mode="compiled").block == 2048
 
 
 def test_tiles_are_kept_up_to_a_size_and_never_where_a_block_size_is_given() -> None:
     kept: set[tuple[int, Any, Any]] = {(8192, "auto", "eager"), (1448, "auto", "traced")}
     left: set[tuple[int, Any, Any]] = {(8193, "auto", "eager"), (64, 32, "eager"), (1449, "auto", "traced")}
     for n, block_size, mode in kept | left:
-        found = tiling.two_sided(n, n, block_size, mode=mode, far=False, symmetric=False)
+        found = tiled(tiling.two_sided, n, n, block_size, mode=mode, symmetric=False)
         assert found.keep == ((n, block_size, mode) in kept), (n, block_size, mode)
 
 

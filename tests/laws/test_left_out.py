@@ -19,7 +19,7 @@ import torch
 import portable_nce as pnce
 from portable_nce import pairings
 from portable_nce._core import checks
-from portable_nce._execution import choice, search
+from portable_nce._execution import tiling
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.left_out import WAYS, N, filled_with, leaving_out, lists_of, results, rows_left_out
 from portable_nce.testing.variants import started
@@ -34,7 +34,7 @@ LIBRARIES = [np.asarray, torch.as_tensor]
 
 def cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let arrays of the host count as arrays of an accelerator."""
-    for module in (checks, choice, search):
+    for module in (checks, tiling):
         monkeypatch.setattr(module, "on_accelerator", lambda _: True)
 
 
