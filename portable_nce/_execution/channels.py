@@ -165,8 +165,8 @@ def _of_tokens(scores: Scores) -> TokenScores | None:
 
 def _tokens(scores: TokenScores, operands: Arrays) -> Operand:
     """The operand of a product of all tokens."""
-    x, _, *halves = operands
-    flat = scores.tokens(x, operands)
-    if not halves:
-        return Operand(flat)
-    return Operand(flat, *[namespace_of(x).reshape(x, (flat.shape[0], -1)) for x in halves])
+    x, flags, *halves = operands
+    flat, n_tokens = scores.tokens(x, operands), flags.shape[-1]
+    # The width by division: libraries do not find it for a rank without rows.
+    shapes = [(flat.shape[0], x.shape[-1] // n_tokens) for x in halves]
+    return Operand(flat, *[namespace_of(x).reshape(x, shape) for x, shape in zip(halves, shapes, strict=True)])
