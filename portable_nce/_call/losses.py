@@ -252,7 +252,7 @@ def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, optio
         source_dtypes = SourceDtypes(x.dtypes, columns.dtypes, precision=options.precision)
         chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, source_dtypes)
         common: dict[str, Any] = {"block_size": options.block_size, "bound": bound}
-        return statistics(ScoreMatrix(chosen, rows, others, pairing, **common)).row
+        return statistics(ScoreMatrix(chosen, rows, others, pairing, **common))
 
 
 def contrast_scores(
