@@ -46,7 +46,7 @@ class Distribution(NamedTuple):
     certain: Array
 
 
-class Compared(NamedTuple):
+class BothDistributions(NamedTuple):
     """Both distributions of each row, and sums over its negatives: of p - q, and of each ``e^(g - top) r / 2``."""
 
     sides: Sequence[Distribution]
@@ -87,7 +87,7 @@ class TwoDistributions(Family):
     def partner_positives(self, scores: Array, block: Inputs) -> None:
         """None: the sums of a tile include the positives."""
 
-    def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[Compared, Arrays]:
+    def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[BothDistributions, Arrays]:
         """Sums over the columns of rows whose positives are known."""
         own, present = block.parameters[0], only(block.present)
         positives = [one_per_row(self.xp, own[:, k], present) for k in range(len(scores))]
@@ -97,7 +97,7 @@ class TwoDistributions(Family):
 
     def add_masked(
         self, scores: Arrays, members: Members, block: Inputs
-    ) -> tuple[Compared, Arrays, Sequence[PositiveSums]]:
+    ) -> tuple[BothDistributions, Arrays, Sequence[PositiveSums]]:
         """Sums over a masked tile. A score of -inf leaves its pair out of both distributions."""
         del block
         xp, (positives, taken, weights, of_negatives) = self.xp, members.exclusive()
@@ -115,7 +115,9 @@ class TwoDistributions(Family):
         first, second = (x != -math.inf for x in scores)
         return self.xp.logical_and(first, second)
 
-    def _among(self, taken: Array, scores: Arrays, positives: Sequence[PositiveSums]) -> tuple[Compared, Arrays]:
+    def _among(
+        self, taken: Array, scores: Arrays, positives: Sequence[PositiveSums]
+    ) -> tuple[BothDistributions, Arrays]:
         """Sums over the pairs that are `taken`; what others hold may be NaN."""
         xp, kept = self.xp, adapter_of(scores[0]).where_in_place
         scores = tuple([xp.where(taken, x, 0.0) for x in scores])
@@ -123,7 +125,9 @@ class TwoDistributions(Family):
             scores = tuple([xp.where(x == math.inf, _stand_in(xp, x), x) for x in scores])
         return self._compared(scores, lambda x, value: kept(taken, x, value), positives)
 
-    def _compared(self, scores: Arrays, exclude: Exclude, positives: Sequence[PositiveSums]) -> tuple[Compared, Arrays]:
+    def _compared(
+        self, scores: Arrays, exclude: Exclude, positives: Sequence[PositiveSums]
+    ) -> tuple[BothDistributions, Arrays]:
         """Sums over the negatives, of scores that are not overwritten."""
         xp, adapter = self.xp, adapter_of(scores[0])
         tops, terms = zip(*[self._exponentials(x, exclude) for x in scores], strict=True)
@@ -142,7 +146,7 @@ class TwoDistributions(Family):
         gap = adapter.times_in_place(gap, xp.tanh(half))
         gap, *halves = adapter.computed_once(gap, *[x * half for x in terms])
         of_gap, *of_halves = (adapter.sum_along(x, 1) for x in (gap, *halves))
-        return Compared(sides, of_gap, of_halves), (gap, *terms, *halves)
+        return BothDistributions(sides, of_gap, of_halves), (gap, *terms, *halves)
 
     def _exponentials(self, scores: Array, exclude: Exclude) -> tuple[Array | None, Array]:
         """Shift of each row (None: 0), and ``exp(g - top)`` of the negatives, 0 elsewhere."""
@@ -182,11 +186,11 @@ class TwoDistributions(Family):
             log_p = xp.where(log_p == -math.inf, -_stand_in(xp, rest), log_p)
         return Distribution(every, row, rest, safe_quotient(xp, share, total), log_p, certain)
 
-    def merge(self, parts: list[Compared]) -> tuple[Compared, list[None]]:
+    def merge(self, parts: list[BothDistributions]) -> tuple[BothDistributions, list[None]]:
         (part,) = parts
         return part, [None]
 
-    def _divergences(self, total: Compared) -> list[_Divergence]:
+    def _divergences(self, total: BothDistributions) -> list[_Divergence]:
         """The divergence of each direction of the loss."""
         xp, sides = self.xp, total.sides
         half = 0.5 * (sides[0].log_p - sides[1].log_p)
@@ -206,7 +210,7 @@ class TwoDistributions(Family):
             found.append(_Divergence(first, value, infinite, moved, of_own, of_gap))
         return found
 
-    def finish(self, total: Compared, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: BothDistributions, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
         del positive
         xp, spec, alpha, sides = self.xp, self.spec, block.parameters[-1], total.sides
         share = 0.5 if spec.symmetric else 1.0
