@@ -57,7 +57,7 @@ from ._core.left_out import left_out, log_odds
 from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
-from ._core.pair_sums import SIGMOID, SOFTPLUS, PairSets, PairTerm, exp_sum, pair_sums
+from ._core.pair_sums import SIGMOID, SOFTPLUS, PairSets, PairTerm, exp_sum, log_shares, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
@@ -911,11 +911,7 @@ def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> Arr
     array([[-1.38629436, -0.28768207]])
     """
     checked = _enter(None, scores, (0.0, log_q), None, names=("", "scores", "", "log_q"))
-    xp, joint = checked.xp, checked.noise + checked.noise_q
-    _, total = exp_sum(joint, PairSets())
-    log_total = xp.expand_dims(total.log_total(xp), axis=1)
-    top = xp.where(xp.isinf(total.top), xp.zeros_like(total.top), total.top)
-    return finish(xp, (joint - xp.expand_dims(top, axis=1)) - log_total, checked.dtype, "none")
+    return finish(checked.xp, log_shares(checked.noise + checked.noise_q), checked.dtype, "none")
 
 
 class SelfNormalization(NamedTuple):

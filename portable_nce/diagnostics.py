@@ -320,7 +320,7 @@ def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize =
             xp.concat([2.0 * t * unit, xp.ones_like(square)], axis=1), xp.concat([unit, -t * square], axis=1), 1.0
         )
         matrix = ScoreMatrix(dot, rows, columns, Pairing(_others_rule, one_per_row=True), block_size=block_size)
-        logarithms = statistics(matrix).row.negative - t * square[:, 0]
+        logarithms = statistics(matrix).negative - t * square[:, 0]
     top = stop_gradient(xp.max(logarithms, axis=0, keepdims=True))
     total = sum_to_scalar(xp, xp.exp(logarithms - top))
     pairs = xp.zeros_like(total) + number * (number - 1)

@@ -251,7 +251,7 @@ def statistics_of_rows(x: Embedding, columns: Embedding, pairing: Pairing, optio
         half = half_of(chosen, x.array, x.dtypes + columns.dtypes, options.precision)
         chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, half)
         common: dict[str, Any] = {"block_size": options.block_size, "bound": bound}
-        return statistics(ScoreMatrix(chosen, rows, others, pairing, **common)).row
+        return statistics(ScoreMatrix(chosen, rows, others, pairing, **common))
 
 
 def contrast_scores(

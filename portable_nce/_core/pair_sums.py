@@ -19,7 +19,7 @@ from typing import NamedTuple
 from .autodiff import stop_gradient
 from .logsumexp import ExpSum
 from .namespace import device_of, namespace_of
-from .numerics import clipped, entries_at, sigmoid, softplus
+from .numerics import clipped, entries_at, safe_quotient, sigmoid, softplus
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
@@ -185,6 +185,11 @@ def exp_sum(scores: Array, pairs: PairSets) -> tuple[Array, ExpSum]:
     return outputs[0], ExpSum(stop_gradient(outputs[-2]), outputs[-1])
 
 
+def log_shares(scores: Array) -> Array:
+    """Scores minus the logarithm of the sum of exponentials of their row; of an infinite one, minus 0."""
+    return adapter_of(scores).custom_vjp(_log_shares, _pull_log_shares, kept=2)(None, scores)[0]
+
+
 def _arguments(spec: _Spec, pairs: PairSets, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
     """Arguments of the term; of one that overwrites them in a new array, with one number outside of the negatives."""
     shift = shifts[0] if shifts else None
@@ -266,3 +271,22 @@ def _pull_row_softmax(
     terms, factor = kept or _row_softmax(kind, scores, *masks)[-2:]
     gradient = terms * (cotangents[-1] * factor)[:, None]
     return (pairs.with_positives(gradient, cotangents[0]) if kind.has_positives else gradient,)
+
+
+def _log_shares(static: None, scores: Array) -> tuple[Array, ...]:
+    """Logarithms of shares; the terms, and the factors that make shares of them."""
+    del static
+    xp, (top, total, terms, factor) = namespace_of(scores), _row_softmax(PairKind(*[False] * 4), scores)
+    shares = scores - xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
+    shares -= ExpSum(None, total).log_total(xp)[:, None]
+    return shares, terms, safe_quotient(xp, factor, total)
+
+
+def _pull_log_shares(
+    static: None, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
+) -> tuple[Array]:
+    ((scores,), (cotangent, *_)) = arrays, cotangents
+    terms, factor = outputs[1:] or _log_shares(static, scores)[1:]
+    gradient = terms * -(adapter_of(cotangent).sum_along(cotangent, 1) * factor)[:, None]
+    gradient += cotangent
+    return (gradient,)

@@ -22,6 +22,7 @@ from .._core.namespace import device_of, is_number, namespace_of
 from .._core.notes import note
 from .._core.protocol import Array
 from .._core.registry import adapter_of
+from ..objectives.base import RowStatistics
 from ..objectives.hard import HardNegatives
 from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, ByIndex, NoPositives, Pairing, SameId, SameLabel
@@ -34,7 +35,6 @@ from .pair_terms import PairsSpec
 from .products import absence
 from .sets import NO_DIAGONALS, PairRule, Sets, SortedClasses, diagonals_of, present_at
 from .specs import SweepSpec
-from .statistics import Statistics
 from .sweep import sweep
 from .tiling import (
     Sizes,
@@ -108,25 +108,38 @@ def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
 # ----------------------------------------------------------------------------------------------------- one-sided sweeps
 
 
-def one_sided_over(matrix: ScoreMatrix, wanted: Wanted) -> Prepared:
-    """One-sided sweep over a matrix: without masks if the columns of its positives are known, else with masks."""
-    return by_places(matrix, wanted) or by_products(matrix, wanted) or by_rule(matrix, wanted)
+def one_sided_over(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prepared:
+    """One-sided sweep over a matrix: without masks if the columns of its positives are known, else with masks.
+
+    With `others`, the losses of a row depend on its scores in each matrix.
+    """
+    found = by_places(matrix, wanted, *others)
+    if others:
+        return (found or by_rule(matrix, wanted, *others))._replace(reason="two score matrices are compared")
+    return found or by_products(matrix, wanted) or by_rule(matrix, wanted)
 
 
 def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prepared | None:
-    """Sweep over given scores whose positives are at known places, one in each row; None for other matrices.
+    """Sweep over whole scores whose positives are at known places, one in each row; None for other matrices.
 
-    Sums over pairs count their pairs: these need a mask if some are left out, but by scores of -inf.
+    The scores are given, or those of several matrices. Sums over pairs count their pairs: these need a mask if some
+    are left out, but by scores of -inf.
     """
     positives, family, matrices = matrix.pairing.positives, wanted.family, (matrix, *others)
-    if any(len(one.columns) > 0 or one.shard is not None for one in matrices):
+    if any(one.shard is not None for one in matrices):
         return None
+    if len(matrix.columns) > 0 and (not others or matrix.mask is not None):
+        return None  # computed scores of pairs left out may be NaN
     if isinstance(family, HardNegatives) or (isinstance(family, Triplet) and not compares_all(family)):
         return None  # these take masks
     known = matrix.pairing.is_diagonal or isinstance(positives, ByIndex)
     if not known or matrix.lacks_columns or not is_positive(matrix.shape[1] - 1):
         return None
-    inputs = Inputs(tuple([x for one in matrices for x in one.rows]), **matrix.indexed())
+    inputs = Inputs(
+        tuple([x for one in matrices for x in one.rows]),
+        tuple([x for one in matrices for x in one.columns]),
+        **matrix.indexed(),
+    )
     if matrix.mask is not None:
         inputs = inputs._replace(mask=(matrix.mask,), present=(present_at(matrix.mask, inputs),))
     if isinstance(family, Triplet):
@@ -135,7 +148,8 @@ def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prep
     if isinstance(family, PairsSpec) and (family.terms[1] is None or len(inputs.present) > 0):
         return None
     sets = diagonals_of(positives, matrix.shape[0])
-    return _prepared(matrix, wanted, sets, matrix.sizes(masked), inputs, _KNOWN, *others)
+    sizes = matrix.sizes(masked, **matrix.channel.held(matrix.rows, matrix.columns))
+    return _prepared(matrix, wanted, sets, sizes, inputs, _KNOWN, *others)
 
 
 def by_products(matrix: ScoreMatrix, wanted: Wanted) -> Prepared | None:
@@ -369,19 +383,11 @@ def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
 
 
 def row_losses(
-    matrix: ScoreMatrix, family: FamilySpec, parameters: Arrays = (), *, other: ScoreMatrix | None = None
+    matrix: ScoreMatrix, family: FamilySpec, parameters: Arrays = (), *others: ScoreMatrix
 ) -> tuple[Array, Array]:
-    """Row losses and their counts; with `other`, terms take the scores of a pair in both matrices.
-
-    Of given scores in one pass, since a row has the gradient of its loss alone.
-    """
-    matrix, wanted = matrix.with_operands(), Wanted(family, parameters, values=True)
-    if other is None:
-        prepared = one_sided_over(matrix, wanted)
-    else:
-        other = other.with_operands()
-        prepared = by_places(matrix, wanted, other) or by_rule(matrix, wanted, other)
-        prepared = prepared._replace(reason="two score matrices are compared")
+    """Row losses and their counts; of given scores in one pass, since a row has the gradient of its loss alone."""
+    matrix = matrix.with_operands()
+    prepared = one_sided_over(matrix, Wanted(family, parameters, values=True), *others)
     if not all(one.given for one in prepared.spec.channels):
         return _in_two_passes(prepared)
     inputs, like, shape = prepared.inputs, matrix.rows[0], matrix.shape[:1]
@@ -393,19 +399,10 @@ def row_losses(
     return in_one_pass(prepared._replace(inputs=inputs.with_numbers(of_each_row)))
 
 
-def statistics(matrix: ScoreMatrix, *, same_scores: bool = False) -> Statistics:
-    """Statistics of the rows, in two passes.
-
-    `same_scores` uses a sweep by a rule. A caller that subtracts the statistics from scores of such a sweep needs it: a
-    sweep by products rounds differently, and large scores would not cancel.
-    """
-    matrix, wanted = matrix.with_operands(), Wanted(STATISTICS, values=True)
-    if same_scores and matrix.columns:
-        prepared = by_rule(matrix, wanted)._replace(reason="another sweep needs the same scores to the last digit")
-    else:
-        prepared = one_sided_over(matrix, wanted)
-    values, _ = _in_two_passes(prepared)
-    return Statistics.unstacked(values)
+def statistics(matrix: ScoreMatrix) -> RowStatistics:
+    """Statistics of the rows, in two passes."""
+    prepared = one_sided_over(matrix.with_operands(), Wanted(STATISTICS, values=True))
+    return RowStatistics.unstacked(_in_two_passes(prepared)[0])
 
 
 def _in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
@@ -431,7 +428,8 @@ def _second_pass(spec: SweepSpec, arrays: Arrays, outputs: Arrays, cotangents: A
     del outputs
     inputs = Inputs.of(spec.group_sizes, arrays)
     if are_statistics(spec.family):
-        weighted = inputs._replace(parameters=Statistics.slopes_of(cotangents[0]))
+        each = RowStatistics._make([cotangents[0][:, k] for k in range(len(RowStatistics._fields))])
+        weighted = inputs._replace(parameters=each.numbers)
     else:
         weighted = inputs._replace(weights=(cotangents[0],))
     gradients = sweep(spec._replace(group_sizes=weighted.group_sizes), *weighted.flat, need_grad=True)[2:]

@@ -17,7 +17,7 @@ from .._core.reduction import Reduction, average
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise, RowStatistics, Weighted
 from ..objectives.hard import HardNegatives
-from ..objectives.relic import DIVERGENCES, Relic, log_probabilities
+from ..objectives.relic import Relic
 from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
 from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
@@ -43,7 +43,6 @@ from .mining import Mined, is_of_one
 from .pair_terms import PairsSpec
 from .search import measured
 from .sets import diagonals_of, partners
-from .statistics import Statistics
 from .triples import excess
 
 
@@ -98,12 +97,14 @@ def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coup
     return _evaluated(inner, one_sided, parameters, reduction)
 
 
-def _evaluated(family: FamilySpec, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
+def _evaluated(
+    family: FamilySpec, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction, *others: ScoreMatrix
+) -> Array:
     """Reduced row losses; in one pass, unless the row losses are returned."""
     if reduction.kind == "none":
-        values, number = row_losses(matrix.dense_if_small(), family, parameters)
+        values, number = row_losses(matrix.dense_if_small(), family, parameters, *others)
         return reduction.of_values(values, number > 0)
-    return summed(one_sided_over(matrix, _wanted(family, parameters, reduction)), reduction)
+    return summed(one_sided_over(matrix, _wanted(family, parameters, reduction), *others), reduction)
 
 
 def _wanted(family: FamilySpec, parameters: Arrays, reduction: Reduction) -> Wanted:
@@ -169,7 +170,7 @@ def _is_learned(objective: Objective, like: Array) -> bool:
 
 def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """Row losses, each a function of the statistics of all rows, and the rows that count."""
-    row = statistics(matrix).row
+    row = statistics(matrix)
     known = isinstance(objective, Weighted) and objective.known
     if matrix.shard is None or matrix.shards is None or known:
         return objective.values(row), objective.counted(row)
@@ -357,34 +358,10 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix, reduction: Reduction) -> 
 
 
 def _relic(objective: Relic, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    """InfoNCE and the divergence of the distributions of row i and column i, whose scores must round alike."""
+    """InfoNCE and the divergence of the distributions of row i and column i."""
     matrix = matrix.with_operands().dense_if_small()
-    alpha = _per_row(matrix, alpha=objective.alpha)
-    first, second = ((x, statistics(x, same_scores=True)) for x in (matrix, matrix.transposed_scores()))
-    values, counted = _relic_of(objective, alpha, first, second)
-    if objective.symmetric:
-        values = average(values, _relic_of(objective, alpha, second, first)[0])
-    return reduction.of_values(values, counted)
-
-
-_Side = tuple[ScoreMatrix, Statistics]
-"""A distribution of each row: its scores, and their statistics."""
-
-
-def _relic_of(objective: Relic, alpha: Array, anchor: _Side, other: _Side) -> tuple[Array, Array]:
-    """Row losses, and the rows that count."""
-    sides = [anchor, other] if objective.direction == "a_to_b" else [other, anchor]
-    for k, name in enumerate(("first", "second")):
-        if objective.constant == name:
-            sides[k] = sides[k][0].constant(), sides[k][1].constant()
-    (first, p), (second, q) = sides
-    finite = all(matrix.finite or matrix.bound < math.inf for matrix, _ in sides)
-    of_p, of_q = (log_probabilities(*x, include_positive=objective.include_positive) for x in (p, q))
-    family = PairsSpec((None, DIVERGENCES[finite]), counts=(False, True))
-    kl, _ = row_losses(first, family, tuple([-x for x in (*of_p[1:3], *of_q[1:3])]), other=second)
-    row = anchor[1].row
-    arrays = (objective.base.values(row), kl, alpha, of_p[0], of_q[0], of_q[3])
-    return objective.combined(*lift_to_tape(arrays)[0]), row.has_positive
+    parameters = _numbers(matrix, alpha=objective.alpha)
+    return _evaluated(objective.facts, matrix, parameters, reduction, matrix.transposed_scores().with_operands())
 
 
 _OTHERS: dict[type, Callable[[Any, ScoreMatrix, Reduction], Array]] = {

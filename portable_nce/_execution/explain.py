@@ -18,7 +18,7 @@ from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
 from .search import Searched, block_of
-from .sets import PairRule
+from .sets import PairRule, Sets
 from .sources import flags_of
 from .specs import NeedGrad, NeedGradOf
 from .tiling import Bounds
@@ -240,7 +240,9 @@ def _report_of_sweep(prepared: Prepared, *, need_grad: NeedGradOf) -> SweepRepor
     block, tile = _most_of(tiling.block), _most_of(tiling.tile)
     width = 0 if columns is None else rows.shape[-1]
     need = NeedGrad.of(spec, flags_of(spec, need_grad))
-    if need.gradients and (passes > 1 or isinstance(spec.sets, PairRule)):
+    by_rule = isinstance(spec.sets, PairRule)
+    whole = by_rule or len(spec.channels) > 1
+    if need.gradients and (passes > 1 or whole):
         need = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
     of_score, of_pull = channel.relative(block, tile, width)
     gradients = (need.rows + need.columns) * of_pull
@@ -251,9 +253,10 @@ def _report_of_sweep(prepared: Prepared, *, need_grad: NeedGradOf) -> SweepRepor
         name, share = "two-sided sweep of inner products", sum(visited) / (rows.shape[0] * n_columns)
         products = ((1 + again) * of_score + gradients) * share
         entries = sum(visited) if tiling.keep else max(visited, default=0)
-    elif isinstance(spec.sets, PairRule):
+    elif whole:
         held = channel.held(inputs.rows, inputs.columns or inputs.rows)
-        name, products = "sweep with masks", _of_rule(spec.sets, inputs, passes, width)
+        name = "sweep with masks" if by_rule else "sweep of whole rows"
+        products = _of_rule(spec.sets, inputs, passes, width)
         if columns is not None:
             of_scores, of_pullback = map(sum, zip(*(one.products for one in spec.channels), strict=True))
             made = passes * of_scores * of_score + need.gradients * of_pullback * of_pull
@@ -284,9 +287,9 @@ def _report_of_search(searched: Searched) -> SweepReport:
     return SweepReport("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)
 
 
-def _of_rule(sets: PairRule, inputs: Inputs, passes: int, width: int) -> float:
+def _of_rule(sets: Sets, inputs: Inputs, passes: int, width: int) -> float:
     """Products of a rule's own embeddings, in units of the products of the scores."""
-    if not takes_products(sets.rule):
+    if not (isinstance(sets, PairRule) and takes_products(sets.rule)):
         return 0.0
     own = next(x.shape[-1] for x in inputs.row_labels if len(x.shape) > 1)
     return float(passes * own / (width or 1))

@@ -19,6 +19,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..objectives.hard import HardNegatives
+from ..objectives.relic import Relic
 from ..objectives.triplet import Triplet
 from ..pairings import Members
 from .inputs import Arrays, Inputs, only
@@ -29,7 +30,6 @@ from .statistics import (
     PositiveFactors,
     PositiveSums,
     RowSums,
-    Statistics,
     each_positive,
     from_mask,
     one_per_row,
@@ -38,6 +38,7 @@ from .statistics import (
 )
 from .tiling import MAX_UNSHIFTED_LOGIT
 from .triplets import Triplets
+from .two_distributions import TwoDistributions
 
 
 def family_of(xp: Namespace, spec: FamilySpec, facts: ScoreFacts, *, need_grad: bool) -> Family:
@@ -47,6 +48,8 @@ def family_of(xp: Namespace, spec: FamilySpec, facts: ScoreFacts, *, need_grad: 
         return PairTerms(xp, spec, facts, need_grad=need_grad)
     if isinstance(spec, Triplet):
         return Triplets(xp, spec, facts, need_grad=need_grad)
+    if isinstance(spec, Relic):
+        return TwoDistributions(xp, spec, facts)
     return Softmax(xp, spec, facts)
 
 
@@ -75,9 +78,8 @@ def _no_losses(row: RowStatistics) -> Array:
 
 
 STATISTICS = Objective(_no_losses, couples_rows=False, label="statistics")
-"""Stands for the statistics of the rows, in place of losses: arrays (n, 7) of log-odds, spread, lse of the negatives
-minus its shift, lse of the positives, the shift, and flags for rows that have negatives and positives. The parameters
-are then the cotangents of the first four."""
+"""Stands for the statistics of the rows, in place of losses: arrays (n, 6), see `RowStatistics.stacked`. The parameters
+are then the cotangents of its numbers."""
 
 
 def are_statistics(family: FamilySpec) -> bool:
@@ -279,16 +281,12 @@ class Softmax(Family):
         return RowLosses(values, counts, coefficient, -to_each, self.to_weights(weight_slopes))
 
     def _finish_statistics(self, sums: RowSums, row: RowStatistics, slopes: Arrays, *, need_grad: bool) -> RowLosses:
-        xp = self.xp
-        top = xp.zeros_like(row.log_odds) if sums.negative.top is None else sums.negative.top
-        top = xp.where(row.has_negative, stop_gradient(top), xp.zeros_like(top))
-        rest = xp.where(row.has_negative, sums.negative.log_total(xp), xp.zeros_like(top))
-        values = Statistics(row, top, rest).stacked()
         if not need_grad:
-            return RowLosses(values, row.log_odds)
-        coefficient, to_positive = score_cotangents(xp, sums, row, slopes)
-        return RowLosses(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in slopes))
+            return RowLosses(row.stacked(), row.log_odds)
+        coefficient, to_positive = score_cotangents(self.xp, sums, row, slopes)
+        extra = tuple(self.xp.zeros_like(x) for x in slopes)
+        return RowLosses(row.stacked(), row.log_odds, coefficient, to_positive, extra)
 
 
-FamilySpec = Objective | PairsSpec | HardNegatives | Triplet
+FamilySpec = Objective | PairsSpec | HardNegatives | Triplet | Relic
 """The facts of the objective of a sweep; its arrays are the parameters of `Inputs`."""

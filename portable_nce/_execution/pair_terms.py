@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.numerics import sum_to_scalar
@@ -50,7 +50,7 @@ class BalancedSum(NamedTuple):
 
 
 class PairTerms(Family):
-    """Sums of elementwise terms. With several score matrices, a term is a function of an entry of each.
+    """Sums of elementwise terms.
 
     The cotangent of a score is the slope of its term, times the weights of the pair and of the row.
     """
@@ -67,61 +67,58 @@ class PairTerms(Family):
         self.complete = facts.complete and not (self.leaves_out or spec.relative)
         self.n_pairs = int(spec.counts[0]) + (facts.n_negatives if spec.counts[1] else 0)  # of each row, if complete
 
-    def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[PairSum, Arrays]:
-        """Sums over a tile of negatives, and the slopes of its terms by the scores of each matrix."""
-        term = self.spec.terms[1]
+    def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[PairSum, Array]:
+        """Sums over a tile of negatives, and the slopes of its terms."""
+        (score,), term = scores, self.spec.terms[1]
         assert term is not None  # noqa: S101  (without, no tile is computed)
         if self.leaves_out:
-            return self._add_some(term, scores, exclude, block)
+            return self._add_some(term, score, exclude, block)
         if not self.facts.finite:
-            scores = tuple([exclude(x, 0.0) for x in scores])
+            score = exclude(score, 0.0)
         elif self.facts.given and term.fused is None:
-            scores = tuple([x + 0.0 for x in scores])  # a user's function may return them, and results are overwritten
-        summed: tuple[PairSum, Arrays] = self._summed(term, scores, block, lambda x: exclude(x, 0.0))
-        return summed
+            score = score + 0.0  # a user's function may return it, and results are overwritten
+        return self._summed(term, score, block, lambda x: exclude(x, 0.0))
 
-    def _add_some(self, term: Term, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[PairSum, Arrays]:
+    def _add_some(self, term: Term, score: Array, exclude: Exclude, block: Inputs) -> tuple[PairSum, Array]:
         """Sums over the negatives whose scores are not -inf, and their number, which takes no pass if all are there."""
-        xp, adapter = self.xp, adapter_of(scores[0])
-        taken = exclude(_are_there(xp, scores), False)  # noqa: FBT003  (an entry)
+        xp, adapter = self.xp, adapter_of(score)
+        taken = exclude(score != -math.inf, False)  # noqa: FBT003  (an entry)
 
-        def of_all(*scores: Array) -> Array:
-            return xp.full_like(scores[0][:, 0], self.facts.n_negatives)
+        def of_all(score: Array) -> Array:
+            return xp.full_like(score[:, 0], self.facts.n_negatives)
 
-        def of_some(*scores: Array) -> Array:
-            return adapter.count_along(exclude(_are_there(xp, scores), False), 1, scores[0].dtype)  # noqa: FBT003
+        def of_some(score: Array) -> Array:
+            return adapter.count_along(exclude(score != -math.inf, False), 1, score.dtype)  # noqa: FBT003
 
         for there in block.present:
             taken = xp.logical_and(taken, there[:, None])
 
         number: Array | None = None
-        if adapter.mode == "traced" and not block.mask and pays_to_branch(scores[0].shape[1]):
-            lowest = [xp.min(x, axis=1) for x in scores]  # NaN if it may hide -inf
-            some = xp.any(xp.logical_not(_are_there(xp, lowest, surely=True)))
-            number = adapter.branch(xp.astype(some, xp.int32), (of_all, of_some), *scores)
+        if adapter.mode == "traced" and not block.mask and pays_to_branch(score.shape[1]):
+            some = xp.any(xp.logical_not(xp.min(score, axis=1) > -math.inf))  # NaN may hide -inf
+            number = adapter.branch(xp.astype(some, xp.int32), (of_all, of_some), score)
             for there in block.present if number is not None else ():
                 number = xp.where(there, number, 0.0)
-        number = adapter.count_along(taken, 1, scores[0].dtype) if number is None else number
+        number = adapter.count_along(taken, 1, score.dtype) if number is None else number
         # A user's function may return its argument.
         kept = xp.where if term.fused is None else adapter.where_in_place
-        scores = tuple([xp.where(taken, x, 0.0) for x in scores])
-        sums, slopes = self._summed(term, scores, block, lambda x: kept(taken, x, 0.0))
-        return sums._replace(n_pairs=number), slopes
+        sums, slope = self._summed(term, xp.where(taken, score, 0.0), block, lambda x: kept(taken, x, 0.0))
+        return sums._replace(n_pairs=number), slope
 
     def _summed(
         self,
         term: Term,
-        scores: Arrays,
+        score: Array,
         block: Inputs,
         clear: Callable[[Array], Array],
         entry_weights: Array | None = None,
-    ) -> Any:
-        """Sums of a term over the entries that `clear` leaves, and its slopes by the scores of each matrix.
+    ) -> tuple[PairSum, Array]:
+        """Sums of a term over the entries that `clear` leaves, and its slopes by the scores.
 
         `entry_weights`: weights of the entries in the number of nonzero terms.
         """
         xp = self.xp
-        value, slopes = self._term(term, scores, tuple(x[:, None] for x in block.parameters))
+        value, slopes = self._term(term, score, tuple(x[:, None] for x in block.parameters))
 
         def cleared(x: Array | None) -> tuple[Array | None, Array]:
             if x is None:
@@ -134,65 +131,62 @@ class PairTerms(Family):
         if self.spec.divide_by == "active":
             active = xp.astype(xp.not_equal(whole, 0.0), value.dtype)
             active = xp.sum(active if entry_weights is None else active * entry_weights, axis=1)
-        to_parameters = tuple([x for _, x in of_slopes[len(scores) :]])
+        to_parameters = tuple([x for _, x in of_slopes[1:]])
         sums = PairSum(total, self._counted(total, 0), active, to_parameters)
-        return sums, tuple([x for x, _ in of_slopes[: len(scores)]])
+        return sums, of_slopes[0][0] if of_slopes else None
 
-    def _term(self, term: Term, scores: Arrays, parameters: Arrays) -> tuple[Array, Arrays]:
+    def _term(self, term: Term, score: Array, parameters: Arrays) -> tuple[Array, Arrays]:
         """A term of scores, and its slopes if needed, in the shape of the scores."""
-        xp, shape = self.xp, tuple(scores[0].shape)
-        value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
+        xp, shape = self.xp, tuple(score.shape)
+        value, slopes = term.value_and_slopes(score, *parameters, bounded=self.bounded, need_grad=self.need_grad)
 
         def whole(x: Array | None) -> Array | None:
             if x is None or tuple(x.shape) == shape:
                 return x
-            return xp.broadcast_to(x, shape) + xp.zeros_like(scores[0])
+            return xp.broadcast_to(x, shape) + xp.zeros_like(score)
 
         value, *whole_slopes = _once_each(whole, (value, *slopes))
         return value, tuple(whole_slopes) if self.need_grad else ()
 
     def add_masked(self, scores: Arrays, members: Members, block: Inputs) -> tuple[Any, Any, None]:
         """Sums over the pairs of a masked tile, and the slopes of its terms. Scores of -inf are left out."""
-        xp, first = self.xp, scores[0]
-        members = members.graded(first.dtype) if self.spec.graded else members.exclusive()
+        xp, (score,) = self.xp, scores
+        members = members.graded(score.dtype) if self.spec.graded else members.exclusive()
         if members.negative_weights is None:
             members.refuse_weights()
         sums, residuals = [], []
         for term, mask, weights, count in zip(self.spec.terms, members[:2], members[2:], self.spec.counts, strict=True):
-            taken, inputs = mask, scores
+            taken, entries = mask, score
             if not self.facts.finite:
-                for score in scores:
-                    taken = xp.logical_and(taken, xp.not_equal(score, -math.inf))
-                inputs = tuple([xp.where(taken, score, 0.0) for score in scores])
-            entry_weights = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, 0.0)
+                taken = xp.logical_and(taken, xp.not_equal(score, -math.inf))
+                entries = xp.where(taken, score, 0.0)
+            entry_weights = xp.astype(taken, score.dtype) if weights is None else xp.where(taken, weights, 0.0)
             number = adapter_of(entry_weights).sum_along(entry_weights, 1)
             zero = xp.zeros_like(number)
             if term is None:
                 part = self._no_term(zero, block)
             else:
                 # A user's function may return its argument.
-                kept = xp.where if term.fused is None else adapter_of(first).where_in_place
+                kept = xp.where if term.fused is None else adapter_of(score).where_in_place
 
                 def clear(x: Array, taken: Array = taken, kept: Any = kept, by: Array | None = weights) -> Array:
                     x = kept(taken, x, 0.0)  # 0 times an infinite term would be NaN
                     return x if by is None else x * xp.where(taken, by, 0.0)
 
-                part, residual = self._summed(term, inputs, block, clear, None if weights is None else entry_weights)
+                part, residual = self._summed(term, entries, block, clear, None if weights is None else entry_weights)
                 residuals.append(residual)
             sums.append(part._replace(n_pairs=number if count else zero))
         if self.spec.balance:
             return BalancedSum(*sums), residuals, None
-        added: Arrays = ()
-        if self.need_grad and residuals:
-            added = tuple(a + b for a, b in zip(*residuals, strict=True)) if len(residuals) > 1 else tuple(residuals[0])
-        elif self.need_grad:
-            added = tuple(xp.zeros_like(score) for score in scores)
+        added: Array = None
+        if self.need_grad:
+            added = sum(residuals[1:], residuals[0]) if residuals else xp.zeros_like(score)
         return self.merge(sums)[0], added, None
 
     def against(self, scores: Array, block: Inputs) -> Inputs:
         """The block with minus the scores of the positives ahead of its parameters, and the rows that have one."""
         if self.leaves_out:
-            there = _are_there(self.xp, (scores,))
+            there = scores != -math.inf
             block, scores = block._replace(present=(there,)), self.xp.where(there, scores, 0.0)
         return block._replace(parameters=(-scores, *block.parameters))
 
@@ -201,13 +195,13 @@ class PairTerms(Family):
         xp, term, there = self.xp, self.spec.terms[0], None
         number = self._counted(scores, self.n_pairs)
         if self.leaves_out:  # the negatives are counted in their tile
-            there = _are_there(xp, (scores,))
+            there = scores != -math.inf
             scores = xp.where(there, scores, 0.0)
             number = xp.astype(there, scores.dtype) * float(self.spec.counts[0])
         if term is None:
             zero = xp.zeros_like(scores)
             return self._no_term(zero, block)._replace(n_pairs=number), zero
-        value, slopes = self._term(term, (scores,), block.parameters)
+        value, slopes = self._term(term, scores, block.parameters)
         if there is not None:
             value, *rest = _once_each(lambda x: x if x is None else xp.where(there, x, 0.0), (value, *slopes))
             slopes = tuple(rest)
@@ -294,27 +288,23 @@ class PairTerms(Family):
     def _pairs_of(self, total: PairSum) -> Array:
         return self.xp.full_like(total.value, self.n_pairs) if total.n_pairs is None else total.n_pairs
 
-    def tile_cotangent(self, residual: Arrays, losses: RowLosses, rescale: None) -> tuple[Array, Array]:
+    def tile_cotangent(self, residual: Array, losses: RowLosses, rescale: None) -> tuple[Array, Array]:
         """The slopes of the terms, and the factor of each row."""
         del rescale
-        (slope,) = residual
-        return slope, losses.coefficient
-
-    def cotangents(self, residual: Arrays, losses: RowLosses) -> Arrays:
-        """The cotangents of the scores of an only tile, of each matrix."""
-        factor = losses.coefficient[:, None]
-        return tuple(_once_each(lambda x: adapter_of(x).times_in_place(x, factor), residual))
+        return residual, losses.coefficient
 
     def masked_cotangents(
         self, residual: Any, positive: Any, losses: RowLosses, members: Members, rescale: None = None
     ) -> Arrays:
-        """The cotangents of a masked tile's scores, of each matrix."""
+        """The cotangents of a masked tile's scores."""
         del positive, members, rescale
         if not self.spec.balance:
             return self.cotangents(residual, losses)
         factors = losses.to_positive, losses.coefficient
-        both = [self.cotangents(x, losses._replace(coefficient=c)) for x, c in zip(residual, factors, strict=True)]
-        return tuple([a + b for a, b in zip(*both, strict=True)])
+        first, second = (
+            self.cotangents(x, losses._replace(coefficient=c))[0] for x, c in zip(residual, factors, strict=True)
+        )
+        return (first + second,)
 
 
 class _OneMean(NamedTuple):
@@ -343,12 +333,6 @@ def _mean_of(xp: Namespace, part: PairSum, divide_by: str, weights: Array | None
         return _OneMean(values / norm, number, factor / norm, ())
     mean = sum_to_scalar(xp, values) / norm
     return _OneMean(values / norm, number, factor / norm, ((to_weights - number * mean) / norm,))
-
-
-def _are_there(xp: Namespace, scores: Sequence[Array], *, surely: bool = False) -> Array:
-    """Pairs whose scores are all not -inf; `surely`: nor NaN."""
-    found = [x > -math.inf if surely else x != -math.inf for x in scores]
-    return found[0] if len(found) == 1 else xp.logical_and(*found)
 
 
 def _once_each(function: Callable[[Array], Any], arrays: Arrays) -> list[Any]:

@@ -167,8 +167,15 @@ class Family(ABC):
         """The cotangents of a masked tile's scores, with one positive or several per row; a pair may be both."""
         negative, coefficient = self.tile_cotangent(residual, losses, rescale)
         negative = adapter_of(negative).times_in_place(negative, coefficient[:, None])
-        if isinstance(losses.to_positive, PositiveFactors):
-            return (positive.added(negative, losses.to_positive),)
-        if positive.weight_sum is None:
-            return (adapter_of(negative).plus_product(negative, members.positives, losses.to_positive[:, None]),)
-        return (negative + losses.to_positive,)
+        return (with_positives(negative, positive, losses.to_positive, members),)
+
+
+def with_positives(
+    tile: Array, positive: PositiveSums, to_positive: Array | PositiveFactors, members: Members
+) -> Array:
+    """Cotangents of the negatives of a tile, which may be overwritten, plus those of its positives."""
+    if isinstance(to_positive, PositiveFactors):
+        return positive.added(tile, to_positive)
+    if positive.weight_sum is None:
+        return adapter_of(tile).plus_product(tile, members.positives, to_positive[:, None])
+    return tile + to_positive

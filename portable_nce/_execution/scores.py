@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.numerics import upcast
@@ -37,14 +37,14 @@ class Source:
         """The rows of a block, as the other methods take them."""
         raise NotImplementedError
 
-    def positive_scores(self, block: Inputs, start: Array | int) -> Array | None:
-        """Scores (n,) or (n, P) of the positives of a block; None if they are entries of the tiles."""
+    def positive_scores(self, rows: Any, block: Inputs, start: Array | int) -> Array | None:
+        """Scores (n,) or (n, P) of the positives of a block, each by one channel; None if a masked tile has them."""
         raise NotImplementedError
 
     def negative_scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
         """Scores (n, k) of a tile by each channel, for the sums over negatives, with sharpness; and for `pullback`.
 
-        The caller may overwrite them, unless they are given.
+        The caller may overwrite those of `Products`.
         """
         raise NotImplementedError
 
@@ -105,10 +105,10 @@ class Products(Source):
         scaled, rest = p.sharpened_rows(rows, self.tiles[0], only(block.sharpness))
         return rows, p.with_ones(scaled) if self.has_added else scaled, rest
 
-    def positive_scores(self, block: Inputs, start: Array | int) -> Array | None:
-        """Scores of the positives of a block; None if they are entries of the tiles."""
+    def positive_scores(self, rows: Any, block: Inputs, start: Array | int) -> Array | None:
+        """Scores of the partners of a block; None if a tile has the positives."""
         del start
-        return partner_scores(self.form, self.form.rows(block.rows), block.partners) if block.partners else None
+        return partner_scores(self.form, rows[0], block.partners) if block.partners else None
 
     def pull_positives(self, rows: Any, block: Inputs, cotangents: Sequence[Array]) -> Arrays:
         """Sums over the partners of the cotangents of the operands of rows."""
@@ -146,37 +146,17 @@ class Products(Source):
         )
 
 
-class GivenScores(Source):
-    """The single tile of score matrices given by the caller; the first has the positives."""
+class _Scored(NamedTuple):
+    """Operands of a block of rows and its scores, by channel; what pullbacks need; and the sharpness of negatives."""
 
-    def __init__(self, number: int, n_columns: int) -> None:
-        self.tiles: Sequence[Any] = [()]
-        self.n_columns = n_columns
-        self.n_differentiated = (number, 0)
-
-    def positive_scores(self, block: Inputs, start: Array | int) -> Array:
-        """Scores of the positives of a block: on its diagonal, or at the places in `targets`."""
-        scores, tile = block.rows[0], s.TilePosition(start, 0, self.n_columns, self.n_columns)
-        return s.partner_entries(namespace_of(scores), scores, s.places_of(block) if block.targets else None, tile)
-
-    def block_operands(self, block: Inputs) -> tuple[Arrays, Array | None]:
-        """The scores of a block, and the sharpness of its negatives."""
-        return block.rows, only(block.sharpness)
-
-    def negative_scores(self, rows: tuple[Arrays, Array | None], k: int) -> tuple[Arrays, None]:
-        """The scores themselves, which are not to be overwritten, or with sharpness."""
-        del k
-        return tuple([sharpened(x, rows[1]) for x in rows[0]]), None
-
-    def pullback(  # noqa: PLR0917
-        self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
-    ) -> tuple[Arrays, Arrays]:
-        del rows, k, factor, kept, sums
-        return cotangents, ()
+    operands: list[Arrays]
+    scores: Arrays
+    kept: tuple[Residual, ...]
+    sharpness: Array | None
 
 
 class Channels(Source):
-    """The single tile of all columns, scored by any similarities."""
+    """The single tile of all columns, scored by any similarities, or given."""
 
     def __init__(
         self,
@@ -186,8 +166,9 @@ class Channels(Source):
         *,
         turned: bool,
         need_scale: bool,
+        placed: bool = False,
     ) -> None:
-        self.channels, self.turned, self.need_scale = channels, turned, need_scale
+        self.channels, self.turned, self.need_scale, self.placed = channels, turned, need_scale, placed
         self.weighted = weighted or [None] * len(channels)
         self.counts = [channel.rows for channel in channels]
         of_columns = [channel.columns for channel in channels]
@@ -212,18 +193,31 @@ class Channels(Source):
             p.sums_are_turned(p.Operand(*own), block, n_rows) for own in each
         )
 
-    def positive_scores(self, block: Inputs, start: Array | int) -> None:
-        """None: the positives are entries of the tile."""
+    def block_operands(self, block: Inputs) -> _Scored:
+        """The operands of each channel, and all scores of the block."""
+        operands = by_channel(block.rows, self.counts)
+        each = zip(self.channels, operands, self.columns, strict=True)
+        scores, kept = zip(*[channel.scored(*both) for channel, *both in each], strict=True)
+        return _Scored(operands, tuple([upcast(namespace_of(x), x) for x in scores]), kept, only(block.sharpness))
 
-    def block_operands(self, block: Inputs) -> list[Arrays]:
-        """The operands of each channel, without sharpness: a family of masked tiles applies it."""
-        return by_channel(block.rows, self.counts)
+    def positive_scores(self, rows: _Scored, block: Inputs, start: Array | int) -> Array | None:
+        """Scores of the positives, if these are at known places: on the diagonal, or in `targets`."""
+        if not self.placed:
+            return None
+        xp, n_columns = namespace_of(*rows.scores), rows.scores[0].shape[1]
+        places, tile = s.places_of(block) if block.targets else None, s.TilePosition(start, 0, n_columns, n_columns)
+        found = [s.partner_entries(xp, x, places, tile) for x in rows.scores]
+        return found[0] if len(found) == 1 else xp.stack(found, axis=1)
 
-    def scores(self, rows: list[Arrays], k: int) -> tuple[Arrays, tuple[Residual, ...]]:
-        """Scores of each channel, and what their pullbacks need."""
+    def negative_scores(self, rows: _Scored, k: int) -> tuple[Arrays, tuple[Residual, ...]]:
+        """The scores, not to be overwritten, or with sharpness."""
         del k
-        scored = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
-        return tuple(upcast(namespace_of(x), x) for x, _ in scored), tuple(residual for _, residual in scored)
+        return tuple([sharpened(x, rows.sharpness) for x in rows.scores]), rows.kept
+
+    def scores(self, rows: _Scored, k: int) -> tuple[Arrays, tuple[Residual, ...]]:
+        """The scores without sharpness, which a family of masked tiles applies."""
+        del k
+        return rows.scores, rows.kept
 
     def pullback(  # noqa: PLR0917
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
@@ -231,7 +225,7 @@ class Channels(Source):
         del k, factor, sums
         to_rows: Arrays = ()
         to_columns: Arrays = ()
-        each = zip(self.channels, rows, self.columns, self.weighted, cotangents, kept, strict=True)
+        each = zip(self.channels, rows.operands, self.columns, self.weighted, cotangents, kept, strict=True)
         for channel, of_rows, of_columns, weighted, cotangent, residual in each:
             options: dict[str, Any] = {"weighted": weighted, "turned": self.turned, "need_scale": self.need_scale}
             row_part, column_part = channel.pull(of_rows, of_columns, cotangent, residual, **options)

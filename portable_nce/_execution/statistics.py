@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .._core.autodiff import stop_gradient
 from .._core.logsumexp import ExpSum, exponentials, of_one
 from .._core.namespace import cast
 from .._core.numerics import safe_quotient
@@ -53,34 +52,6 @@ class PositiveSums(NamedTuple):
         plus_product = adapter_of(x).plus_product
         with_terms = plus_product(x, self.terms, factors.of_terms[:, None])
         return plus_product(with_terms, self.weights, -factors.of_weights[:, None])
-
-
-class Statistics(NamedTuple):
-    """Statistics of rows, and ``lse(negatives) = top + rest`` with a constant `top`."""
-
-    row: RowStatistics
-    top: Array
-    rest: Array
-
-    def stacked(self) -> Array:
-        """All in one array (n, 7), with the rest in place of the lse; flags are 0 and 1."""
-        return self.row._replace(negative=self.rest).stacked(self.top)
-
-    @staticmethod
-    def unstacked(table: Array) -> Statistics:
-        """The statistics in an array that `stacked` made."""
-        row, top = RowStatistics.unstacked(table), stop_gradient(table[:, -1])
-        return Statistics(row._replace(negative=top + row.negative), top, row.negative)
-
-    def constant(self) -> Statistics:
-        """Constant copy."""
-        row = RowStatistics._make((*map(stop_gradient, self.row.numbers), *self.row.flags))
-        return Statistics(row, stop_gradient(self.top), stop_gradient(self.rest))
-
-    @staticmethod
-    def slopes_of(table: Array) -> tuple[Array, ...]:
-        """The derivatives by the numbers of the rows, in an array of cotangents of `stacked`."""
-        return RowStatistics._make(table[:, k] for k in range(len(RowStatistics._fields))).numbers
 
 
 class RowSums(NamedTuple):

@@ -21,6 +21,7 @@ from .._core.numerics import largest_entry, sum_to_scalar
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import Objective
+from ..objectives.relic import Relic
 from ..pairings import Members
 from . import products as p
 from . import sets as s
@@ -31,7 +32,7 @@ from .fusing import fused
 from .inputs import Arrays, Inputs
 from .pair_terms import PairsSpec
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts
-from .scores import Channels, GivenScores, Products, Source
+from .scores import Channels, Products, Source
 from .sources import takes_embeddings
 from .specs import NeedGrad, SweepResult, SweepSpec, divisor_by
 from .tiling import Bounds
@@ -68,8 +69,9 @@ class StepSpec(NamedTuple):
         Number of arrays in each group of the `Inputs` of a block.
     blocks, bounds : tuple of (int, int), optional
         Bounds of the blocks, for sorted classes, and of the tiles. None: one tile of all columns.
-    apart, positives_in_tile : bool
-        Whether the positives are operands of their own; whether the cotangent of the only tile includes theirs.
+    whole, apart, positives_in_tile : bool
+        Whether an only tile has all scores of a row, also of the positives; whether the positives are operands of their
+        own; whether the cotangent of the only tile includes theirs.
     turned : bool
         Whether cotangents of columns are transposed.
     scaled, bounded : bool
@@ -87,6 +89,7 @@ class StepSpec(NamedTuple):
     group_sizes: tuple[int, ...]
     blocks: Bounds | None
     bounds: Bounds | None
+    whole: bool
     apart: bool
     positives_in_tile: bool
     turned: bool
@@ -131,26 +134,24 @@ class Step:
         self.sets: s.TileSets
         self.put: Any = None  # puts the cotangents of positives on diagonals
         negatives = 0
-        if isinstance(spec.sets, s.PairRule):
-            need_scale = spec.need_grad.scale
-            options: dict[str, bool] = {"turned": spec.turned, "need_scale": need_scale}
+        placed = spec.whole and not isinstance(spec.sets, s.PairRule)
+        if spec.whole:
+            options = {"turned": spec.turned, "need_scale": spec.need_grad.scale, "placed": placed}
             self.source = Channels(spec.channels, constants.tiles[0], constants.weighted, **options)
+        else:
+            form = form_of(spec.channels[0].scores)
+            self.source = Products(form, constants.tiles, constants.scored, spec.need_grad, turned=spec.turned)
+        if isinstance(spec.sets, s.PairRule):
             inputs = Inputs((like,), column_labels=constants.labels, column_numbers=constants.numbers)
             self.sets = s.RuleSets(spec.sets._replace(shape=numbers.whole), inputs, numbers.shape)
+        elif isinstance(spec.sets, s.SortedClasses):
+            assert spec.blocks is not None  # noqa: S101  (blocks end where classes end)
+            self.sets = s.ClassSets(spec.sets, spec.blocks, constants.labels)
         else:
-            if spec.facts.given:
-                self.source = GivenScores(len(spec.channels), n_columns)
-            else:
-                form = form_of(spec.channels[0].scores)
-                self.source = Products(form, constants.tiles, constants.scored, spec.need_grad, turned=spec.turned)
-            if isinstance(spec.sets, s.SortedClasses):
-                assert spec.blocks is not None  # noqa: S101  (blocks end where classes end)
-                self.sets = s.ClassSets(spec.sets, spec.blocks, constants.labels)
-            else:
-                diagonals = spec.sets.with_numbers(numbers)
-                on_diagonals = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
-                self.sets, self.put = on_diagonals, on_diagonals.put
-                negatives = n_columns - (spec.excluded or 0)
+            diagonals = spec.sets.with_numbers(numbers)
+            on_diagonals = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
+            self.sets, self.put = on_diagonals, on_diagonals.put
+            negatives = n_columns - (spec.excluded or 0)
         divisor = divisor_of(spec.family, n_rows, negatives) if spec.averaged else None
         self.by_counts = spec.by_counts and divisor is None
         facts = spec.facts._replace(n_negatives=negatives, divisor=divisor)
@@ -161,8 +162,8 @@ class Step:
         family, need_grad = self.family, self.spec.need_grad.gradients
         block = Inputs.of(self.spec.group_sizes, arrays)
         rows = self.source.block_operands(block)
-        apart = self.source.positive_scores(block, start)
-        own = family.against(apart, block) if family.relative else block
+        apart = self.source.positive_scores(rows, block, start)
+        own = family.against(apart, block) if family.relative and apart is not None else block
         parts, pulls, positives = [], [], None
         for k in range(len(self.source.tiles)):
             sets = self.sets.of(k, start, block)
@@ -208,9 +209,10 @@ class Step:
 
         def pulled(losses: RowLosses, rescale: Any, _: p.Scaling) -> tuple[Arrays, Arrays]:
             if self.spec.positives_in_tile:
-                first, *others = family.cotangents(residual, losses)
-                first = self.put(first, losses.to_positive, k, start, block)
-                return source.pullback(rows, k, (first, *others), None, kept, None)
+                each = family.cotangents(residual, losses)
+                values = s.by_partner(losses.to_positive, len(each))
+                put = [self.put(*both, k, start, block) for both in zip(each, values, strict=True)]
+                return source.pullback(rows, k, tuple(put), None, kept, None)
             matrix, factor = family.tile_cotangent(residual, losses, rescale)
             return source.pullback(rows, k, (matrix,), factor, kept, part.total if isinstance(part, ExpSum) else None)
 
@@ -259,8 +261,10 @@ class _OneSided:
     """A one-sided sweep: what is decided before its first block, and its run."""
 
     def __init__(self, spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> None:
-        sets, first, given = spec.sets, inputs.rows[0], spec.channels[0].given
-        if isinstance(sets, s.PairRule) and need_grad.gradients:  # a similarity's pullback returns all gradients
+        sets, first = spec.sets, inputs.rows[0]
+        given = all(channel.given for channel in spec.channels)
+        whole = given or len(spec.channels) > 1 or isinstance(sets, s.PairRule)
+        if whole and need_grad.gradients:  # a similarity's pullback returns all gradients
             need_grad = need_grad._replace(rows=True, columns=True, partners=True)
         self.spec, self.need_grad = spec, need_grad
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
@@ -269,12 +273,10 @@ class _OneSided:
         self.blocks, bounds = tiling.block, tuple(tiling.tiles(n_columns))
         apart = len(inputs.partners) > 0  # the positives are an operand of their own
         of_halves = turned = False
-        if isinstance(sets, s.PairRule):
+        if whole:
             weighted = Channels.with_weights(spec.channels, inputs.columns) if need_grad.gradients else ()
             self.constants = Constants([inputs.columns], (), inputs.column_labels, inputs.column_numbers, weighted)
             turned = Channels.are_turned(spec.channels, inputs.columns, self.blocks, n_rows)
-        elif given:
-            self.constants = Constants([()])
         else:
             # Tiles of negatives alone know the sums of their cotangents.
             mean = not (isinstance(spec.family, Objective) and isinstance(sets, s.Diagonals))
@@ -283,23 +285,21 @@ class _OneSided:
             self.constants = Constants(tiles, scored, tuple(labels))
             of_halves, turned = tiles[0].part is not None, p.sums_are_turned(tiles[0], self.blocks, n_rows)
         self.diagonals: s.Diagonals | None = sets if isinstance(sets, s.Diagonals) else None
-        if self.diagonals is not None and not (apart or given):
+        if self.diagonals is not None and not (apart or whole):
             inputs = inputs._replace(partners=s.partners(self.xp, self.diagonals, inputs))
         sets, self.numbers = s.without_numbers(sets, (n_rows, n_columns))
         self.inputs = inputs
         facts = self._facts()
         # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
-        unshifted = facts.small or isinstance(spec.family, PairsSpec)
+        unshifted = facts.small or isinstance(spec.family, (PairsSpec, Relic))
         scaled = not (unshifted or given) and is_readable(first) and self.adapter.is_plain(inputs.flat)
-        positives_in_tile = False
-        if given and self.diagonals is not None:
-            positives_in_tile = True
-        elif self.diagonals is not None and isinstance(spec.family, Objective):
+        positives_in_tile = whole and self.diagonals is not None
+        if self.diagonals is not None and not whole and isinstance(spec.family, Objective):
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
-            whole = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
-            whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
+            are_there = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
+            one_tile = self.blocks == n_rows and len(self.constants.tiles) == 1
             # With 16-bit products, the cotangents of positives have more bits.
-            positives_in_tile = whole and not (scaled or of_halves)
+            positives_in_tile = are_there and one_tile and not (scaled or of_halves)
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
         self.step_spec = StepSpec(
             spec.family,
@@ -314,6 +314,7 @@ class _OneSided:
             group_sizes=self.by_block.group_sizes,
             blocks=self.blocks if isinstance(sets, s.SortedClasses) else None,  # type: ignore[arg-type]
             bounds=bounds if len(bounds) > 1 else None,
+            whole=whole,
             apart=apart,
             positives_in_tile=positives_in_tile,
             turned=turned,
@@ -343,7 +344,7 @@ class _OneSided:
         small = are_small(family, self._bound())
         given = all(channel.given for channel in spec.channels)
         if isinstance(spec.sets, s.PairRule):
-            of_sums = isinstance(family, Objective) and not are_statistics(family)
+            of_sums = isinstance(family, (Objective, Relic)) and not are_statistics(family)
             # A bound of unit rows is known without their entries, which may be NaN.
             finite = spec.given_finite if given else spec.bound < math.inf and not spec.unit
             return ScoreFacts(small and of_sums, finite, single=spec.sets.single, given=given)

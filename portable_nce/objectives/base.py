@@ -58,11 +58,11 @@ class RowStatistics(NamedTuple):
         """The boolean statistics."""
         return self.has_negative, self.has_positive
 
-    def stacked(self, *others: Array) -> Array:
-        """All statistics in one array (N, 6), with flags as 0 and 1, before columns of other numbers."""
+    def stacked(self) -> Array:
+        """All statistics in one array (N, 6), with flags as 0 and 1."""
         xp = namespace_of(*self.numbers)
         flags = [xp.astype(x, self.log_odds.dtype) for x in self.flags]
-        return xp.stack([*self.numbers, *flags, *others], axis=1)
+        return xp.stack([*self.numbers, *flags], axis=1)
 
     @staticmethod
     def unstacked(table: Array) -> RowStatistics:

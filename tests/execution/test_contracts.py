@@ -18,7 +18,7 @@ from portable_nce._execution.operands import operands_of
 from portable_nce._execution.pair_terms import PairsSpec, PairTerms
 from portable_nce._execution.reweighted import Reweighted
 from portable_nce._execution.row_losses import ScoreFacts
-from portable_nce._execution.scores import Channels, GivenScores, Products
+from portable_nce._execution.scores import Channels, Products
 from portable_nce._execution.specs import NeedGrad
 from portable_nce._execution.sweep import _OneSided
 from portable_nce._execution.tiling import Tiling
@@ -102,7 +102,7 @@ def test_the_pullback_of_a_source_is_the_adjoint_of_its_scores(name: str, tile: 
     engine, inputs = sweep_of(name, tile)
     source: Any = engine.step.source
     kind = type(source)
-    assert kind is (Products if name in BY_PRODUCTS else GivenScores if name == "scores" else Channels)
+    assert kind is (Products if name in BY_PRODUCTS else Channels)
     before, rng = [x.copy() for x in inputs.flat], np.random.default_rng(5)
     of_rows, of_columns = (x[:n] for x, n in zip(inputs[:2], source.n_differentiated, strict=True))
     along = [[rng.normal(size=x.shape) for x in side] for side in (of_rows, of_columns)]

@@ -33,9 +33,7 @@ TWO_PASSES = {
     "dclw": "its weights are a softmax over all positives; where these are on a line, one pass is enough",
     "joint_info_nce": "what two matrices have in one softmax is known when both have been summed up",
     "sogclr": "the losses of the rows are its state, which it returns",
-    "relic": "the divergence of two distributions needs the sums of both before any of its terms",
     "from_scores.dclw": "as dclw",
-    "from_scores.relic": "as relic",
 }
 """Losses that take two passes even if they are reduced, and why."""
 

@@ -37,7 +37,7 @@ PASSES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "clip": (from_scores.clip, 14),
     "logistic": (from_scores.logistic, 7),
     "contrastive": (from_scores.contrastive, 8),
-    "relic": (from_scores.relic, 52),
+    "relic": (from_scores.relic, 27),
 }
 """Functions of a score matrix, and the most passes that they may take."""
 
