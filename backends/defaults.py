@@ -77,6 +77,18 @@ class Defaults:
     ) -> tuple[Function, dict[str, Any], Sequence[Any]]:
         return function, options, values
 
+    def entering(self, arrays: Sequence[Array], states: Sequence[int]) -> list[Array]:
+        # Not by `reshape`: its cotangents would be views, and PyTorch takes views of one array for gradients of
+        # several. Not by `broadcast_to` if there is no axis: PyTorch would sum the cotangent, and -0.0 become 0.0 on
+        # some processors.
+        def result(x: Array) -> Array:
+            return self._namespace_of(x).broadcast_to(x, tuple(x.shape)) if x.ndim else x * 1
+
+        return [result(x) if state == VARIES else x for x, state in zip(arrays, states, strict=True)]
+
+    def leaving(self, results: Sequence[Array], arrays: Sequence[Array]) -> Sequence[Array]:
+        return results
+
     def check(self, x: Array) -> None:
         """Accept any array."""
 

@@ -87,28 +87,6 @@ def _opened(function: Function) -> Function:
     return of_the_inside
 
 
-def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Function:
-    """Function with a custom gradient, for reverse mode only."""
-
-    @partial(jax.custom_vjp, nondiff_argnums=(0,))
-    def bound(static: Any, *arrays: Any) -> Arrays:
-        return forward(static, *arrays)
-
-    def forth(static: Any, *arrays: Any) -> tuple[Arrays, tuple[Arrays, Arrays]]:
-        arrays = tuple(map(jnp.asarray, arrays))  # jax.grad of a Python number passes literals here, not arrays
-        outputs = forward(static, *arrays)
-        return outputs, (arrays, outputs)
-
-    def back(static: Any, held: tuple[Arrays, Arrays], cotangents: Arrays) -> Arrays:
-        arrays, outputs = held
-        with _full_precision():
-            result = tuple(backward(static, arrays, outputs, cotangents))
-        return (*result, *(jnp.zeros_like(x) for x in arrays[len(result) :]))
-
-    bound.defvjp(forth, back)
-    return bound
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _mapped(linear: Any, x: Any) -> Any:
     """Linear map between the devices of a mesh; JAX differentiates its collectives."""
@@ -299,6 +277,104 @@ _linear_p = _primitive("linear", _linear, _linear_type, _linear_tangent, _linear
 """
 ad.primitive_transposes[_linear_p] = _linear_transpose
 _sweep_p = _primitive("sweep", _sweep, _sweep_types, _sweep_tangent, _sweep_batch, several=True, named=True)
+
+
+# A function whose gradient is no derivative of it, such as a limit that lets only some cotangents pass. Its tangent is
+# that of the function, by a primitive whose transpose is the gradient's rule: `jax.custom_vjp` refuses forward mode.
+
+
+class _Rule(NamedTuple):
+    """`push(*tangents, *arrays, *outputs)` for `n_arrays` arrays, and `pull(*cotangents, *arrays, *outputs)`.
+
+    The pullback may be nonlinear in the cotangents. Where these are differentiated, so is it, as any function.
+    """
+
+    push: Function
+    pull: Function
+    n_arrays: int
+
+
+def _pushed(*arrays: Any, rule: _Static) -> list[Any]:
+    return list(rule.inside.push(*arrays))
+
+
+def _pushed_types(*types: Any, rule: _Static) -> list[Any]:
+    return list(jax.make_jaxpr(partial(_pushed, rule=rule))(*types).out_avals)
+
+
+def _pushed_tangent(primals: Arrays, tangents: Arrays, *, rule: _Static) -> tuple[list[Any], list[Any]]:
+    """Tangents: the rule applied to the first tangents, plus JAX's derivative by the other arrays."""
+    count, parts = rule.inside.n_arrays, list[Any]()
+    values, constants = _pushed_p.bind(*primals, rule=rule), primals[count:]
+    if not all(isinstance(t, ad.Zero) for t in tangents[:count]):
+        first = map(ad.instantiate_zeros, tangents[:count])
+        parts.append(_pushed_p.bind(*first, *constants, rule=rule))
+    if not all(isinstance(t, ad.Zero) for t in tangents[count:]):
+        of_constants = partial(_pushed, *primals[:count], rule=rule)
+        parts.append(_derivative(of_constants, constants, tangents[count:])[1])
+    return values, [sum(column[1:], column[0]) for column in zip(*parts, strict=True)]
+
+
+def _pushed_transpose(cotangents: Sequence[Any], *arrays: Any, rule: _Static) -> list[Any]:
+    count = rule.inside.n_arrays
+    constants = arrays[count:]
+    pulled = rule.inside.pull(*map(ad.instantiate_zeros, cotangents), *constants)
+    return [*pulled, *[None] * len(constants)]
+
+
+def _pushed_batch(
+    arrays: Arrays, axes: Sequence[int | None], *, rule: _Static
+) -> tuple[list[Any], Sequence[int | None]]:
+    push, pull, count = rule.inside
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    first = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(arrays[:count], axes[:count], strict=True)
+    ]
+    others = tuple(axes[count:])
+
+    def pulled(*given: Any) -> Any:
+        return jax.vmap(pull, (*[0] * (len(given) - len(others)), *others))(*given)
+
+    mapped = _Static(_Rule(jax.vmap(push, (*[0] * count, *others)), pulled, count))
+    values = _pushed_p.bind(*first, *arrays[count:], rule=mapped)
+    return values, [0] * len(values)
+
+
+_pushed_p = _primitive("pushed", _pushed, _pushed_types, _pushed_tangent, _pushed_batch, several=True)
+ad.primitive_transposes[_pushed_p] = _pushed_transpose
+
+
+def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Function:
+    """Function with this gradient in reverse mode, and its own derivative in forward mode."""
+
+    @partial(jax.custom_jvp, nondiff_argnums=(0,))
+    def bound(static: Any, *arrays: Any) -> Arrays:
+        return forward(static, *arrays)
+
+    @lru_cache(_STATICS)
+    def rule_of(static: Any, count: int) -> _Static:
+        def push(*given: Any) -> Arrays:
+            tangents, arrays = given[:count], given[count : 2 * count]
+            slopes: Arrays = jax.jvp(partial(forward, static), arrays, tangents)[1]
+            return slopes
+
+        def pull(*given: Any) -> list[Any]:
+            n_outputs = (len(given) - count) // 2
+            cotangents, arrays, outputs = given[:n_outputs], given[n_outputs:-n_outputs], given[-n_outputs:]
+            with _full_precision():
+                result = [*backward(static, arrays, outputs, cotangents)]
+            return [*result, *map(jnp.zeros_like, arrays[len(result) :])]
+
+        return _Static(_Rule(push, pull, count))
+
+    def tangent(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Arrays, Arrays]:
+        arrays = tuple(map(jnp.asarray, arrays))  # jax.grad of a Python number passes literals here, not arrays
+        outputs = bound(static, *arrays)
+        return outputs, tuple(_pushed_p.bind(*tangents, *arrays, *outputs, rule=rule_of(static, len(arrays))))
+
+    bound.defjvp(tangent)
+    return bound
 
 
 # XLA on CPUs fuses a step into each sum and gradient that reads it: a transpose, which takes 0.4 ms alone, 8 ms in each

@@ -385,6 +385,11 @@ def _is_batch(x: Any) -> bool:
 # Autograd functions, with the rule as an argument, since torch.compile cannot trace the creation of a class.
 
 
+def _lasting(x: Any) -> Any:
+    """A tensor that autograd saves for a backward pass: a copy of one of inference mode, such as a teacher's result."""
+    return x.clone() if x.is_inference() else x
+
+
 class _Recorded(torch.autograd.Function):
     """Reverse mode. Skips functorch's setup_context, about 40 µs a call.
 
@@ -411,7 +416,7 @@ class _Replayed(torch.autograd.Function):
     def forward(ctx: Any, form: _ClosedForm, *arrays: Any) -> Arrays:
         outputs: Arrays = form.function(form.static, *arrays)
         ctx.form = form
-        ctx.save_for_backward(*arrays, *outputs)
+        ctx.save_for_backward(*map(_lasting, (*arrays, *outputs)))
         # Callers may write into results (`loss /= steps`): these are neither saved nor views.
         return tuple([x.clone() for x in outputs[: form.n_outputs]])
 
@@ -422,6 +427,19 @@ class _Replayed(torch.autograd.Function):
             return (None, *_entry_by_entry(form.pull, saved, cotangents))
         found = form.backward(form.static, saved[: form.count], saved[form.count :], cotangents)
         return (None, *found, *[None] * (form.count - len(found)))
+
+
+class _Held(torch.autograd.Function):
+    """A result whose backward pass holds other tensors, and raises if one was written into since, as PyTorch's do."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Any, *arrays: Any) -> Any:
+        ctx.save_for_backward(*arrays)
+        return result.clone()
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Any) -> Arrays:
+        return (cotangent, *[None for _ in ctx.saved_tensors])
 
 
 class _Transformed(torch.autograd.Function):
@@ -787,6 +805,13 @@ class TorchAdapter(Defaults):
         # What is made in inference mode is never saved for a backward pass: a program made there stays there.
         settings = _under_autocast(arrays[0].device.type), torch.get_default_dtype(), torch.is_inference_mode_enabled()
         return (*kinds, *settings), tuple([VARIES if keeps and x.requires_grad else PLAIN for x in arrays])
+
+    def entering(self, arrays: Sequence[Any], states: Sequence[int]) -> list[Any]:
+        return super().entering([*map(_lasting, arrays)], states)
+
+    def leaving(self, results: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+        held = [*map(_lasting, arrays)]
+        return [_Held.apply(x, *held) if x.requires_grad else x for x in results]  # type: ignore[no-untyped-call]
 
     def is_plain(self, arrays: Arrays) -> bool:
         return not torch.compiler.is_compiling() and is_plain(arrays)

@@ -205,9 +205,11 @@ class Kind:
                 if k:
                     self.programs[:] = [self.programs[k], *self.programs[:k], *self.programs[k + 1 :]]
                 return result
-        # Cotangents of an array in this call are added before they leave it, as those of a program are.
-        taken = [_result(x) if state == VARIES else x for x, state in zip(arrays, self.states, strict=True)]
-        result = self.as_written(taken)
+        if VARIES in self.states:
+            result = self.as_written(self.adapter.entering(arrays, self.states))
+            result = _rebuilt(result)(tuple(self.adapter.leaving(_parts(result), arrays)))
+        else:
+            result = self.as_written(arrays)
         self.number += 1
         if self.number >= self.next_trial and len(self.programs) < MOST_PROGRAMS:
             self.record(arrays, result)
@@ -301,15 +303,6 @@ def _rebuilt(result: Any) -> Callable[[Arrays], Any]:
     made: Callable[..., Any] = getattr(type(result), "_make", tuple)
     places = [None if x is None else sum(y is not None for y in result[:k]) for k, x in enumerate(result)]
     return lambda arrays: made([None if k is None else arrays[k] for k in places])
-
-
-def _result(x: Array) -> Array:
-    """The same array, as a result of an operation.
-
-    Not by `reshape`: its cotangents would be views, and PyTorch takes views of one array for gradients of several. Not
-    by `broadcast_to` if there is no axis: PyTorch would sum the cotangent, and -0.0 become 0.0 on some processors.
-    """
-    return namespace_of(x).broadcast_to(x, tuple(x.shape)) if x.ndim else x * 1
 
 
 def _are_equal(found: Array, wanted: Array) -> bool:

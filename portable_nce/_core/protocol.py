@@ -163,6 +163,20 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def entering(self, arrays: Sequence[Array], states: Sequence[int]) -> Sequence[Array]:
+        """Return the arrays of a call that is no program, with those that need a gradient as results of an operation.
+
+        Their cotangents in this call are added before they leave it, as those of a program are.
+        """
+        ...
+
+    def leaving(self, results: Sequence[Array], arrays: Sequence[Array]) -> Sequence[Array]:
+        """Return the results of a call that is no program, whose backward pass holds the arrays of the call.
+
+        An array that was written into before this pass is an error, as for a program.
+        """
+        ...
+
     def check(self, x: Array) -> None:
         """Raise a TypeError if `x` is an unsupported kind of array."""
         ...

@@ -459,7 +459,7 @@ def clip(
         Larger scales are clipped to this one; None disables the limit. The gradient of a clipped scale is the gradient
         at the limit if descent makes the scale smaller, and 0 otherwise, so that the scale can return. (open_clip clips
         the parameter itself after each step.) An infinite scale, such as the exponential of 89 in float32, is an error,
-        or makes the loss NaN where entries cannot be read. JAX differentiates a clipped scale in reverse mode only.
+        or makes the loss NaN where entries cannot be read. In forward mode, the derivative by a clipped scale is 0.
     similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, K), optional

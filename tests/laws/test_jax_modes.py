@@ -1,4 +1,4 @@
-"""Every loss under the modes of JAX that make errors of promotions, leaks, transfers and NaN."""
+"""Every loss under the modes of JAX that make errors of promotions, leaks, transfers and NaN; and in forward mode."""
 
 from __future__ import annotations
 
@@ -68,6 +68,23 @@ def test_every_call_is_traced_without_promotions_and_transfers(dtype: str) -> No
         try:
             with jax.transfer_guard("disallow"):
                 jax.eval_shape(gradient_of(case), *arrays)
+        except Exception as error:  # noqa: BLE001  (all of them are reported)
+            failed.append(f"{case.name}: {error}")
+    assert not failed
+
+
+def test_every_call_has_derivatives_in_forward_mode() -> None:
+    """By all arrays at once; JAX says no earlier than it lowers a function that it has only a reverse mode."""
+    failed: list[str] = []
+    for case in FORMS:
+        count = len(case.arguments)
+
+        def along_itself(*arrays: Any, case: Case = case, count: int = count) -> Any:
+            learned, others = arrays[:count], arrays[count:]
+            return jax.jvp(lambda *given: case.function(*given, *others), learned, learned)
+
+        try:
+            jax.jit(along_itself).lower(*arrays_of(case, "float32"))
         except Exception as error:  # noqa: BLE001  (all of them are reported)
             failed.append(f"{case.name}: {error}")
     assert not failed

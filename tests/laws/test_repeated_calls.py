@@ -133,6 +133,50 @@ def test_gradients_share_no_memory(variant: Variant, case: Case) -> None:
         assert not any(np.shares_memory(x, y) for k, x in enumerate(found) for y in found[:k])
 
 
+def of_one_dtype(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Arrays of a case, also its constants of floats, in one dtype."""
+    arrays = arrays_of(started("torch"), case, "float64")
+    return {name: x.to(dtype) if x.is_floating_point() else x for name, x in arrays.items()}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of small scales
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.name)
+def test_an_array_that_is_written_into_before_the_backward_pass_is_an_error_in_each_call(case: Case) -> None:
+    """A program saves all arrays; where a first call needs fewer, training would stop at its third step."""
+    arrays = of_one_dtype(case, torch.bfloat16)
+    for written in arrays:
+
+        def outcome(written: str = written) -> str:
+            given = {name: x.clone().requires_grad_(name in case.arguments) for name, x in arrays.items()}
+            value = case.call(dict(given))
+            if not value.requires_grad:
+                return "no gradient"
+            with torch.no_grad():
+                given[written].copy_(given[written].clone())
+            try:
+                value.sum().backward()
+            except RuntimeError as error:
+                return "written into" if "modified by an inplace operation" in str(error) else str(error)
+            return "no error"
+
+        forget()
+        assert len({outcome() for _ in range(4)}) == 1, written
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of small scales
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.name)
+def test_constants_may_be_made_in_inference_mode(case: Case) -> None:
+    """As by a teacher; autograd saves no such tensor, and programs would save all."""
+    arrays = of_one_dtype(case, torch.float32)
+    call = functools.partial(of_torch, case.function, count=len(case.arguments))
+    forget()
+    wanted = repr(call([*arrays.values()]))
+    with torch.inference_mode():
+        given = [x if name in case.arguments else x.clone() for name, x in arrays.items()]
+    forget()
+    assert [repr(call(given)) for _ in range(4)] == [wanted] * 4
+
+
 Loss: TypeAlias = Callable[..., torch.Tensor]
 World: TypeAlias = Callable[[Loss, list[torch.Tensor]], Any]
 DENSE = [case for case in CASES if "streamed" not in case.name]

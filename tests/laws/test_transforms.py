@@ -410,6 +410,38 @@ def test_jax_jvp_of_scores(name: str) -> None:
     check_jax_jvp(call, call, [jax.random.normal(jax.random.key(k), x.shape) for k, x in enumerate(call.numbers)])
 
 
+@pytest.mark.parametrize("scale", [8.0, 128.0])
+def test_jax_forward_mode_of_a_limited_scale(scale: float) -> None:
+    """The derivative of the value, also in loops, of batches and of higher order; the gradient has its own rule."""
+    x, y = Call("clip").jax()[:2]
+
+    def limited(s: Any, sign: float = 1.0) -> Any:
+        weights = jnp.full(2, sign / 2)
+        return jax.lax.scan(lambda c, w: (c + w * pnce.clip(x, y, logit_scale=s), None), 0.0 * s, weights)[0]
+
+    def plain(s: Any) -> Any:
+        return pnce.clip(x, y, logit_scale=s, max_logit_scale=None)
+
+    is_below, at = scale < 100.0, jnp.asarray(min(scale, 100.0))
+    first, second = jax.grad(plain)(at), jax.grad(jax.grad(plain))(at)
+    s = jnp.asarray(scale)
+    for function in (limited, jax.jit(limited)):
+        close(jax.jvp(function, (s,), (2.0 * s,)), [plain(at), 2.0 * scale * first * is_below])
+        close(jax.grad(function)(s), first)
+        for hessian in (jax.jacfwd(jax.jacfwd(function)), jax.jacfwd(jax.grad(function))):
+            close(hessian(s), second * is_below)
+        close(jax.grad(jax.grad(function))(s), second)
+    assert first > 0
+    close(jax.grad(lambda s: limited(s, -1.0))(s), -first * is_below)
+    both = jnp.stack([s, 4.0 + 0.0 * s])
+    close(jax.vmap(jax.jacfwd(limited))(both)[0], first * is_below)
+    close(jax.vmap(jax.grad(limited))(both)[0], first)
+    # By the cotangent, the gradient is differentiated as it was computed.
+    for factor in (0.5, -0.5):
+        by_factor = jax.grad(lambda a: jax.grad(lambda s: a * limited(s))(s))(jnp.asarray(factor))
+        close(by_factor, first * (is_below or factor > 0))
+
+
 @blocks
 def test_jax_plain_style(block_size: int | None) -> None:
     x, y, t = Call("info_nce").jax()
