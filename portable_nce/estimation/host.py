@@ -131,11 +131,12 @@ def _plain(values: Any) -> Any:
 def _numbers_or_names(np: Any, name: str, columns: Any) -> Any:
     """Columns of objects as numbers, or as text if there are names."""
     kinds = {type(value) for value in columns.ravel().tolist()}
-    if kinds <= {int, float, bool}:
+    others = {kind for kind in kinds - {int, float, bool} if not issubclass(kind, (np.bool, np.integer, np.floating))}
+    if not others:
         return columns.astype(np.float64)
-    if kinds <= {str, int, float, bool}:
+    if others <= {str, np.str_}:
         return columns.astype(str)
-    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    names = ", ".join(sorted(kind.__name__ for kind in others - {str, np.str_}))
     raise TypeError(f"{name}: expected numbers or names, got {names}; convert them")
 
 

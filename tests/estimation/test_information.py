@@ -481,6 +481,12 @@ def test_integers_names_and_lists_are_accepted() -> None:
     assert numbers.bound > 0.1
     assert numbers.lower < math.log(3.0)
     assert math.isfinite(estimate(rng.normal(size=150) > 0, rng.integers(90, size=150), steps=25).bound)
+    objects = np.empty(150, dtype=object)
+    objects[:] = [np.float64(z) for z in x]  # as in a column of a table
+    assert values(estimate(objects, y, steps=25)) == values(estimate(x.astype(float), y, steps=25))
+    objects[0] = 1j
+    with pytest.raises(TypeError, match="x: expected numbers or names, got complex; convert them"):
+        estimate(objects, y, steps=25)
 
 
 def test_information_given_a_third_array() -> None:

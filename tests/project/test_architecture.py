@@ -51,6 +51,7 @@ ADAPTER_MAY_IMPORT = {
     "defaults": set[str](),
     "tape": {"array_api_compat"},
     "traced": set[str](),
+    "repeated": set[str](),
     "generic": {"array_api_compat"},
     "numpy": {"numpy"},
     "numpy_functions": set[str](),
