@@ -26,7 +26,7 @@ from . import products as p
 from . import sets as s
 from .channels import Channel
 from .families import FamilySpec, are_small, are_statistics, divisor_of, family_of
-from .forms import form_of
+from .forms import form_of, partner_scores, pull_partners
 from .fusing import fused
 from .inputs import Arrays, Inputs
 from .pair_terms import PairsSpec
@@ -97,12 +97,11 @@ class StepSpec(NamedTuple):
 
     @property
     def returns_positives(self) -> bool:
-        """Whether blocks return the cotangents of the positives' scores, for the gradients of partners."""
+        """Whether blocks return the cotangents of the positives' scores, for the gradients of rows and partners."""
         if not isinstance(self.sets, s.Diagonals) or self.positives_in_tile:
             return False
-        if self.apart:
-            return self.need_grad.partners
-        return self.need_grad.columns and self.sets.n_positives > 0
+        of_partners = self.need_grad.partners if self.apart else self.need_grad.columns
+        return (self.need_grad.rows or of_partners) and (self.apart or self.sets.n_positives > 0)
 
 
 class Constants(NamedTuple):
@@ -212,7 +211,7 @@ class Step:
 
             to rows: c⁺ y⁺ + Σ_tiles c @ columns        to columns: Σ_blocks c.T @ rows
 
-        The cotangent of y⁺, c⁺ times the row, is computed after all blocks.
+        The terms of the positives, to rows c⁺ y⁺ and to y⁺ c⁺ times the row, are added after all blocks.
         """
         losses, scaling = block.losses, p.Scaling()
         if self.spec.scaled:
@@ -220,9 +219,6 @@ class Step:
             losses = losses.rescaled(scaling.divided)
             block = block._replace(losses=losses)
         to_rows: Arrays = ()
-        if block.inputs.partners and self.spec.need_grad.rows and not self.spec.positives_in_tile:
-            each = s.by_partner(losses.to_positive, len(block.inputs.partners))
-            to_rows = self.source.pull_positives(block.rows, block.inputs, each)
         to_columns: list[Array] = []
         for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
             cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)
@@ -304,7 +300,13 @@ class _OneSided:
             whole = whole and self.blocks == n_rows and len(self.constants.tiles) == 1
             # With 16-bit products, the cotangents of positives have more bits.
             positives_in_tile = whole and not (scaled or of_halves)
-        self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
+        positives: Arrays = ()
+        if inputs.partners:
+            form = form_of(spec.channels[0].scores)
+            positives = (partner_scores(form, form.rows(inputs.rows), inputs.partners),)
+        self.by_block = inputs._replace(
+            columns=(), partners=(), positives=positives, added=(), column_labels=(), column_numbers=()
+        )
         self.step_spec = StepSpec(
             spec.family,
             sets,
@@ -372,16 +374,18 @@ class _OneSided:
         to_rows, gradients = gradients[:count], gradients[count:]
         to_columns: list[Array | None] = [None] * n_columns
         if need_grad.columns:
-            carry = tuple(x.T for x in carry) if turned else carry
+            carry = self.step.source.of_columns(tuple(x.T for x in carry) if turned else carry)
             to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
         to_partners: list[Array | None] = [None] * len(self.inputs.partners)
         if self.step.returns_positives:
             cotangents = s.by_partner(gradients.pop(0), len(to_partners))
             assert isinstance(self.step.source, Products)  # noqa: S101  (others have no partners)
-            form, own = self.step.source.form, zip(self.inputs.partners, cotangents, strict=True)
-            to_partners = [form.pull_partner(form.rows(self.inputs.rows), *both)[1] for both in own]
+            form, of_partners = self.step.source.form, need_grad.partners if self.step_spec.apart else need_grad.columns
+            rows, flags = form.rows(self.inputs.rows), (need_grad.rows, of_partners)
+            both = pull_partners(form, rows, self.inputs.partners, cotangents, tuple(to_rows), need_grad=flags)
+            to_rows, to_partners = list(both[0]), both[1]
         if self.diagonals is not None and not self.step_spec.apart:  # partners are columns
-            if self.step.returns_positives:
+            if self.step.returns_positives and need_grad.columns:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
         to_rows = to_rows or [None] * n_rows
