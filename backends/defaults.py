@@ -133,6 +133,9 @@ class Defaults:
     def times_in_place(self, x: Array, y: Array) -> Array:
         return x * y
 
+    def times_sum(self, x: Array, y: Array, z: Array) -> Array:
+        return self.times_in_place(x, y + z)
+
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         return self._space(x, condition).where(condition, x, value)
 

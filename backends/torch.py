@@ -19,6 +19,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .defaults import PLAIN, VARIES, Arrays, Defaults, Function, Pulls, Step, of_floating, without
 from .torch_namespace import exp, is_plain, is_traced, is_unobserved, recorded, repeated, transformed
 
+_LARGE = 2**26
+"""Entries of a matrix beside which no second one of its size is held."""
+
 
 def _hooks_saved_tensors() -> bool:
     """Whether hooks may take what is saved for backward passes: checkpointing, which counts it.
@@ -742,6 +745,14 @@ class TorchAdapter(Defaults):
 
     def times_in_place(self, x: Any, y: Any) -> Any:
         return x * y if _is_observed((x, y) if isinstance(y, torch.Tensor) else (x,)) else x.mul_(y)
+
+    def times_sum(self, x: Any, y: Any, z: Any) -> Any:
+        if _is_observed((x, y, z)):
+            return super().times_sum(x, y, z)
+        count = 2 if x.numel() > _LARGE else 1  # the sums of a large matrix take half its memory
+        for part, own in zip(x.chunk(count), y.chunk(count), strict=True):
+            part.mul_(own + z)
+        return x
 
     def where_in_place(self, condition: Any, x: Any, value: float) -> Any:
         if x.device.type == "cpu" or _is_observed((x,)):

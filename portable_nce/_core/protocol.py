@@ -242,6 +242,11 @@ class Adapter(Differentiation, Protocol):
         """Return ``x * y``, which has the shape of `x`; `x` may be overwritten, also if `y` is `x`."""
         ...
 
+    @kernel(0)
+    def times_sum(self, x: Array, y: Array, z: Array) -> Array:
+        """Return ``x * (y + z)`` of a matrix (n, k), an array (n, 1) and an array (1, k); `x` may be overwritten."""
+        ...
+
     @kernel(1)
     def where_in_place(self, condition: Array, x: Array, value: float) -> Array:
         """Return `x` where a boolean array of its shape is true, and a number elsewhere; `x` may be overwritten."""

@@ -11,7 +11,7 @@ from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
 from .inputs import Arrays
-from .products import Operand, product, pullback
+from .products import Operand, product, pullback, with_divisor
 
 Route = Callable[[Array], Array]
 """Map from the cotangent of the scores of documents to the cotangent of the products of all tokens."""
@@ -93,7 +93,7 @@ class Channel(NamedTuple):
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the operands with a gradient, from the scores' cotangent.
 
-        `weighted`: the columns `with_weights`; `turned`: see `products.pullback`.
+        `weighted`: the columns `with_weights`; `turned` and the columns of 16-bit products: see `products.pullback`.
         """
         if isinstance(self.scores, PairFunction):
             return self.scores.pulled(
@@ -102,9 +102,11 @@ class Channel(NamedTuple):
         if residual is not None:
             return _token_cotangents(self.scores, rows, columns, cotangent, residual)
         if self.inner_product:
-            return _product_cotangents(Operand(*rows), weighted or Operand(*columns), cotangent, turned=turned)
-        pullback: Any = self.pullback
-        result: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
+            operands = Operand(*rows), weighted or Operand(*columns)
+            to_rows, to_columns = pullback(cotangent, None, *operands, need_grad=(True, True), turned=turned)
+            return (to_rows,), (to_columns,)
+        pull: Any = self.pullback
+        result: tuple[Arrays, Arrays] = pull(rows, columns, cotangent)
         return result
 
 
@@ -146,15 +148,8 @@ def _token_cotangents(
         return to_rows, to_columns
     assert isinstance(scores, TokenScores)  # noqa: S101  (only these have a route)
     both = _tokens(scores, rows), _tokens(scores, columns)
-    (to_rows,), (to_columns,) = _product_cotangents(*both, route(cotangent))
-    return (scores.of_each_row(to_rows, rows),), (scores.of_each_row(to_columns, columns),)
-
-
-def _product_cotangents(
-    rows: Operand, columns: Operand, cotangent: Array, *, turned: bool = False
-) -> tuple[Arrays, Arrays]:
-    to_rows, to_columns = pullback(cotangent, None, rows, columns, need_grad=(True, True), turned=turned)
-    return (to_rows,), (to_columns,)
+    first, sums = pullback(route(cotangent), None, *both, need_grad=(True, True))
+    return (scores.of_each_row(first, rows),), (scores.of_each_row(with_divisor(sums, both[1]), columns),)
 
 
 def _of_tokens(scores: Scores) -> TokenScores | None:

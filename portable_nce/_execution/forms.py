@@ -58,7 +58,9 @@ class Form(Protocol):
         """Scores (n,) of rows with their own columns."""
         ...
 
-    def pull_partner(self, rows: Operand, partner: Array, cotangent: Array) -> tuple[Arrays, Array]:
+    def pull_partner(
+        self, rows: Operand, partner: Array, cotangent: Array, *, need_grad: tuple[bool, bool]
+    ) -> tuple[Arrays, Array | None]:
         """Cotangents of the operands of rows, and of their own columns, from the cotangent (n,) of `of_partner`."""
         ...
 
@@ -96,8 +98,11 @@ class InnerProducts(Record):
         scores: Array = adapter_of(rows.x).row_dots(rows.x, partner)
         return scores
 
-    def pull_partner(self, rows: Operand, partner: Array, cotangent: Array) -> tuple[Arrays, Array]:
-        return (cotangent[:, None] * partner,), cotangent[:, None] * rows.x
+    def pull_partner(
+        self, rows: Operand, partner: Array, cotangent: Array, *, need_grad: tuple[bool, bool]
+    ) -> tuple[Arrays, Array | None]:
+        cotangent = cotangent[:, None]
+        return (cotangent * partner,) if need_grad[0] else (), cotangent * rows.x if need_grad[1] else None
 
 
 class PairFunctions(Record):
@@ -142,8 +147,11 @@ class PairFunctions(Record):
     def of_partner(self, rows: Operand, partner: Array) -> Array:
         return self.scores.at_places((rows.x, rows.scale), partner)
 
-    def pull_partner(self, rows: Operand, partner: Array, cotangent: Array) -> tuple[Arrays, Array]:
-        return self.scores.pulled_at_places((rows.x, rows.scale), partner, cotangent)
+    def pull_partner(
+        self, rows: Operand, partner: Array, cotangent: Array, *, need_grad: tuple[bool, bool]
+    ) -> tuple[Arrays, Array | None]:
+        to_rows, to_partner = self.scores.pulled_at_places((rows.x, rows.scale), partner, cotangent)
+        return to_rows if need_grad[0] else (), to_partner
 
 
 INNER_PRODUCTS = InnerProducts()
@@ -158,3 +166,21 @@ def partner_scores(form: Form, rows: Operand, partners: Sequence[Array]) -> Arra
     """Scores of rows and their partners: (n,), or (n, P) for several."""
     scores = [form.of_partner(rows, partner) for partner in partners]
     return scores[0] if len(scores) == 1 else namespace_of(*scores).stack(scores, axis=1)
+
+
+def pull_partners(
+    form: Form,
+    rows: Operand,
+    partners: Sequence[Array],
+    cotangents: Sequence[Array],
+    to_rows: Arrays,
+    *,
+    need_grad: tuple[bool, bool],
+) -> tuple[Arrays, list[Array | None]]:
+    """Cotangents of the operands of rows with those by `partner_scores` added, and the cotangents of the partners."""
+    to_partners = []
+    for partner, cotangent in zip(partners, cotangents, strict=True):
+        of_rows, of_partner = form.pull_partner(rows, partner, cotangent, need_grad=need_grad)
+        to_rows = tuple(map(p.plus, to_rows, of_rows))
+        to_partners.append(of_partner)
+    return to_rows, to_partners

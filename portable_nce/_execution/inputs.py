@@ -29,6 +29,8 @@ class Inputs(NamedTuple):
     sharpness : tuple of array
         Factor c of the scores of a row's negatives, in value alone: they count ``e^((c - 1) g)`` times as much, with g
         constant.
+    positives : tuple of array
+        Scores of the partners of each row, (N,) or (N, P), within a sweep.
     targets : tuple of array
         Column of the positive of each row.
     present : tuple of array
@@ -50,6 +52,7 @@ class Inputs(NamedTuple):
     parameters: Arrays = ()
     weights: Arrays = ()
     sharpness: Arrays = ()
+    positives: Arrays = ()
     targets: Arrays = ()
     present: Arrays = ()
     added: Arrays = ()

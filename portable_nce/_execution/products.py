@@ -125,7 +125,8 @@ def product(rows: Operand, columns: Operand) -> Array:
     def pull(side: int) -> Callable[..., Array]:
         def of_side(cotangent: Array, *arrays: Array) -> Array:
             both = rows.with_arrays(arrays[:count]), columns.with_arrays(arrays[count:])
-            return pullback(cotangent, None, *both, need_grad=(side == 0, side == 1))[side]
+            result = pullback(cotangent, None, *both, need_grad=(side == 0, side == 1))[side]
+            return with_divisor(result, both[1]) if side == 1 else result
 
         return of_side
 
@@ -169,8 +170,9 @@ def pullback(
 
         to rows: coefficient * (residual @ columns)        to columns: residual.T @ (coefficient * rows)
 
-    For 16-bit products see `_cotangents_of_halves`; `sums`: row sums of the residual, if they are known, and no entry
-    is negative. `turned`: the cotangent of the columns is transposed (see `sums_are_turned`).
+    For 16-bit products see `_cotangents_of_halves`, and `with_divisor` for the columns; `sums`: row sums of the
+    residual, if they are known, and no entry is negative. `turned`: the cotangent of the columns is transposed (see
+    `sums_are_turned`).
     """
     factors = () if coefficient is None else (coefficient,)
     mean = () if columns.mean is None else (columns.mean,)
@@ -282,7 +284,7 @@ def _cotangents_of_halves(
 
     With the divisors d of rows and columns, their 16-bit numbers p, and ``r = c / (d_rows d_columns)`` rounded:
 
-        to rows: (r @ p_columns) d_rows        to columns: (r.T @ p_rows) d_columns
+        to rows: (r @ p_columns) d_rows        to columns: (r.T @ p_rows) d_columns, with d_columns after all blocks
 
     Rounding changes the sum of c over the columns. If columns are almost equal, this error would decide the derivative
     by the scale. It is restored: by a factor of the row if no entry is negative, so that a row with one large entry has
@@ -320,14 +322,27 @@ def _cotangents_of_halves(
             mean = columns.mean
             mean = xp.mean(columns.x[:, :width], axis=0, keepdims=True) if mean is None else mean
             back = adapter.plus_product(back, row_sums - found, mean)
-        result.append(back if scale is None else back * scale)
+        result.append(back if scale is None else adapter.times_in_place(back, scale))
     if need_grad[1]:
         part, unit = shared or _rounded(residual, dtype, 0, factor)
-        back, divisor = multiply(part.T, rows.part), columns.divisor
-        for scale in (divisor, unit if unit is None else unit.T):
-            back = back if scale is None else back * scale
-        result.append(back)
+        back = multiply(part.T, rows.part)
+        result.append(back if unit is None else back * unit.T)
     return tuple(result)
+
+
+def with_divisor(total: Array, columns: Operand) -> Array:
+    """The cotangent of columns from the sum of those of all blocks, which for 16-bit products are over the divisors."""
+    if columns.divisor is None:
+        return total
+
+    width, whole = columns.part.shape[1], columns.extra is None
+
+    def of_halves(total: Array, divisor: Array) -> Arrays:
+        if whole:
+            return (total * divisor,)
+        return (namespace_of(total).concat([total[:, :width] * divisor, total[:, width:]], axis=1),)
+
+    return adapter_of(total).by_halves(of_halves, lambda total, _: (total,), total, columns.divisor)[0]
 
 
 def _rounded(x: Array, dtype: Any, axis: int, factor: Array | None = None) -> tuple[Array, Array | None]:
@@ -343,11 +358,12 @@ def _rounded(x: Array, dtype: Any, axis: int, factor: Array | None = None) -> tu
     return adapter_of(x).rounded_product(x, 1.0 / unit, dtype), unit
 
 
-def outer_sum(of_rows: Array, of_columns: Array) -> Array:
-    """Sums of a number per row and a number per column, in the memory order of a product."""
-    if is_wide(of_rows, of_columns):
-        return (of_columns[:, None] + of_rows[None, :]).T
-    return of_rows[:, None] + of_columns[None, :]
+def times_sum(tile: Array, of_rows: Array, of_columns: Array, *, halves: bool) -> Array:
+    """A product, of 16 bits or not, times a number per row plus a number per column; it may be overwritten."""
+    times = adapter_of(tile).times_sum
+    if not halves and is_wide(of_rows, of_columns):  # the memory order of `products_of_rows`
+        return times(tile.T, of_columns[:, None], of_rows[None, :]).T
+    return times(tile, of_rows[:, None], of_columns[None, :])
 
 
 def plus(total: Array, part: Array) -> Array:

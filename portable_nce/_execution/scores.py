@@ -12,7 +12,7 @@ from . import products as p
 from . import sets as s
 from .channels import Channel, Residual
 from .families import sharpened
-from .forms import Form, partner_scores
+from .forms import Form
 from .inputs import Arrays, Inputs, by_channel, only
 from .specs import NeedGrad
 from .tiling import Bounds
@@ -55,10 +55,6 @@ class Source:
         """
         raise NotImplementedError
 
-    def pull_positives(self, rows: Any, block: Inputs, cotangents: Sequence[Array]) -> Arrays:
-        """Cotangents of the operands of rows from the cotangents (n,) of the scores of each partner."""
-        raise NotImplementedError
-
     def pullback(  # noqa: PLR0917  (all that is known of a tile)
         self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, kept: Any, sums: Array | None
     ) -> tuple[Arrays, Arrays]:
@@ -68,6 +64,10 @@ class Source:
         of the negatives' exponentials, if the cotangents are in proportion to these.
         """
         raise NotImplementedError
+
+    def of_columns(self, sums: Arrays) -> Arrays:
+        """Cotangents of the column operands of all tiles, from the sums over all blocks of what `pullback` returns."""
+        return sums
 
 
 class Products(Source):
@@ -107,16 +107,8 @@ class Products(Source):
 
     def positive_scores(self, rows: Any, block: Inputs, start: Array | int) -> Array | None:
         """Scores of the partners of a block; None if a tile has the positives."""
-        del start
-        return partner_scores(self.form, rows[0], block.partners) if block.partners else None
-
-    def pull_positives(self, rows: Any, block: Inputs, cotangents: Sequence[Array]) -> Arrays:
-        """Sums over the partners of the cotangents of the operands of rows."""
-        total: Arrays = ()
-        for partner, cotangent in zip(block.partners, cotangents, strict=True):
-            parts, _ = self.form.pull_partner(rows[0], partner, cotangent)
-            total = tuple(map(p.plus, total, parts)) if total else parts
-        return total
+        del rows, start
+        return only(block.positives)
 
     def negative_scores(self, rows: Any, k: int) -> tuple[Arrays, Any]:
         """Scores of tile k for the sums over negatives, with sharpness."""
@@ -144,6 +136,10 @@ class Products(Source):
             sums=sums,
             turned=self.turned,
         )
+
+    def of_columns(self, sums: Arrays) -> Arrays:
+        """The sums times the divisors of 16-bit columns."""
+        return tuple(map(p.with_divisor, sums, self.tiles))
 
 
 class _Scored(NamedTuple):
@@ -231,3 +227,10 @@ class Channels(Source):
             row_part, column_part = channel.pull(of_rows, of_columns, cotangent, residual, **options)
             to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns
+
+    def of_columns(self, sums: Arrays) -> Arrays:
+        """The sums times the divisors of 16-bit columns."""
+        each = [
+            own for own, channel in zip(self.weighted, self.channels, strict=True) for _ in range(channel.columns[0])
+        ]
+        return tuple([x if own is None else p.with_divisor(x, own) for x, own in zip(sums, each, strict=True)])

@@ -27,7 +27,7 @@ from . import products as p
 from . import sets as s
 from .channels import Channel
 from .families import FamilySpec, are_small, are_statistics, divisor_of, family_of
-from .forms import form_of
+from .forms import form_of, partner_scores, pull_partners
 from .fusing import fused
 from .inputs import Arrays, Inputs
 from .pair_terms import PairsSpec
@@ -98,12 +98,11 @@ class StepSpec(NamedTuple):
 
     @property
     def returns_positives(self) -> bool:
-        """Whether blocks return the cotangents of the positives' scores, for the gradients of partners."""
+        """Whether blocks return the cotangents of the positives' scores, for the gradients of rows and partners."""
         if not isinstance(self.sets, s.Diagonals) or self.positives_in_tile:
             return False
-        if self.apart:
-            return self.need_grad.partners
-        return self.need_grad.columns and self.sets.n_positives > 0
+        of_partners = self.need_grad.partners if self.apart else self.need_grad.columns
+        return (self.need_grad.rows or of_partners) and (self.apart or self.sets.n_positives > 0)
 
 
 class Constants(NamedTuple):
@@ -181,7 +180,7 @@ class Step:
             return carry, (losses.values, losses.row_counts)
         if self.by_counts:
             losses = losses.averaged(divisor_by(self.xp, sum_to_scalar(self.xp, losses.row_counts)))
-        to_rows, to_columns = self._backward(carry, (rows, block), losses, [*zip(pulls, rescales, strict=True)])
+        to_rows, to_columns = self._backward(carry, losses, [*zip(pulls, rescales, strict=True)])
         of_positives = (losses.to_positive,) if self.returns_positives else ()
         cotangents = (*to_rows, *of_positives, *losses.row_cotangents)
         return to_columns, (losses.values, losses.row_counts, *cotangents)
@@ -218,9 +217,7 @@ class Step:
 
         return part, pulled
 
-    def _backward(
-        self, carry: Arrays, given: tuple[Any, Inputs], losses: RowLosses, pulls: Sequence[tuple[Pulled, Any]]
-    ) -> tuple[Arrays, Arrays]:
+    def _backward(self, carry: Arrays, losses: RowLosses, pulls: Sequence[tuple[Pulled, Any]]) -> tuple[Arrays, Arrays]:
         """Cotangents of the rows of a block, and of the columns up to this block.
 
         For inner products, with c the cotangent of a tile of scores and c⁺ that of the score of the positive y⁺ (0 here
@@ -228,16 +225,13 @@ class Step:
 
             to rows: c⁺ y⁺ + Σ_tiles c @ columns        to columns: Σ_blocks c.T @ rows
 
-        The cotangent of y⁺, c⁺ times the row, is computed after all blocks.
+        The terms of the positives, to rows c⁺ y⁺ and to y⁺ c⁺ times the row, are added after all blocks.
         """
-        (rows, block), scaling = given, p.Scaling()
+        scaling = p.Scaling()
         if self.spec.scaled:
             scaling = p.scaling_of(losses.coefficient, bounded=self.spec.bounded)
             losses = losses.rescaled(scaling.divided)
         to_rows: Arrays = ()
-        if block.partners and self.spec.need_grad.rows and not self.spec.positives_in_tile:
-            each = s.by_partner(losses.to_positive, len(block.partners))
-            to_rows = self.source.pull_positives(rows, block, each)
         to_columns: list[Array] = []
         for pulled, rescale in pulls:
             row_part, column_part = pulled(losses, rescale, scaling)
@@ -300,7 +294,13 @@ class _OneSided:
             one_tile = self.blocks == n_rows and len(self.constants.tiles) == 1
             # With 16-bit products, the cotangents of positives have more bits.
             positives_in_tile = are_there and one_tile and not (scaled or of_halves)
-        self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
+        positives: Arrays = ()
+        if inputs.partners:
+            form = form_of(spec.channels[0].scores)
+            positives = (partner_scores(form, form.rows(inputs.rows), inputs.partners),)
+        self.by_block = inputs._replace(
+            columns=(), partners=(), positives=positives, added=(), column_labels=(), column_numbers=()
+        )
         self.step_spec = StepSpec(
             spec.family,
             sets,
@@ -368,16 +368,18 @@ class _OneSided:
         to_rows, gradients = gradients[:count], gradients[count:]
         to_columns: list[Array | None] = [None] * n_columns
         if need_grad.columns:
-            carry = tuple(x.T for x in carry) if turned else carry
+            carry = self.step.source.of_columns(tuple(x.T for x in carry) if turned else carry)
             to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
         to_partners: list[Array | None] = [None] * len(self.inputs.partners)
         if self.step.returns_positives:
             cotangents = s.by_partner(gradients.pop(0), len(to_partners))
             assert isinstance(self.step.source, Products)  # noqa: S101  (others have no partners)
-            form, own = self.step.source.form, zip(self.inputs.partners, cotangents, strict=True)
-            to_partners = [form.pull_partner(form.rows(self.inputs.rows), *both)[1] for both in own]
+            form, of_partners = self.step.source.form, need_grad.partners if self.step_spec.apart else need_grad.columns
+            own, flags = form.rows(self.inputs.rows), (need_grad.rows, of_partners)
+            both = pull_partners(form, own, self.inputs.partners, cotangents, tuple(to_rows), need_grad=flags)
+            to_rows, to_partners = list(both[0]), both[1]
         if self.diagonals is not None and not self.step_spec.apart:  # partners are columns
-            if self.step.returns_positives:
+            if self.step.returns_positives and need_grad.columns:
                 to_columns = [s.add_partners(self.xp, self.diagonals, self.inputs, to_columns[0], to_partners)]
             to_partners = []
         groups = to_rows or [None] * n_rows, to_columns, to_partners, gradients

@@ -21,7 +21,7 @@ from . import products as p
 from . import sets as s
 from .channels import Channel
 from .families import Softmax, are_small
-from .forms import form_of, partner_scores
+from .forms import form_of, partner_scores, pull_partners
 from .fusing import fused
 from .inputs import Arrays, Inputs
 from .row_losses import RowLosses, ScoreFacts
@@ -175,7 +175,7 @@ class TilePasses:
         if kept is None:
             tile, residual = self._scores(rows, columns, at)
             tile = self.family.terms(tile, None) if self.family.unshifted else tile
-        cotangent = self._of_scores(tile, coefficients, tops)
+        cotangent = self._of_scores(tile, coefficients, tops, halves=rows.part is not None)
         del kept, tile  # another array of the size of the tile follows
         if self.spec.clears:
             cotangent = p.cleared(cotangent)
@@ -203,18 +203,16 @@ class TilePasses:
         scores, residual = self.form.tile(rows, columns)
         return self._sets(columns, at).of(0, at[0], Inputs())(scores, -math.inf), residual
 
-    def _of_scores(self, scores: Array, coefficients: Both, tops: Both) -> Array:
+    def _of_scores(self, scores: Array, coefficients: Both, tops: Both, *, halves: bool) -> Array:
         """Cotangent of the scores: the term of the rows and, with a second coefficient, the term of the columns.
 
-        `scores` are exponentials if these need no shift.
+        `scores` are exponentials if these need no shift, and may be overwritten. `halves`: products are of 16 bits.
         """
         family, (of_rows, of_columns) = self.family, coefficients
         if family.unshifted:
             if of_columns is None:
-                return scores * of_rows[:, None]
-            cotangent = p.outer_sum(of_rows, of_columns)
-            cotangent *= scores
-            return cotangent
+                return adapter_of(scores).times_in_place(scores, of_rows[:, None])
+            return p.times_sum(scores, of_rows, of_columns, halves=halves)
         cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
         if of_columns is None:
             return cotangent
@@ -454,7 +452,8 @@ class _Square:
             tiles = self.tiles[len(self.tiles) - len(left) :]
             parts = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(left, tiles, strict=True)]
             to_rows, to_own = to_rows[: len(to_rows) - n_own], to_rows[len(to_rows) - n_own :]
-            to_columns = p.concat_rows(xp, [*to_own, *parts])
+            to_columns = p.with_divisor(p.concat_rows(xp, [*to_own, *parts]), self.all_columns)
+            del carry, left, to_own, parts  # as large as the embeddings
         if not self.is_one_tile():
             to_rows, to_columns = self._with_positives(to_rows, to_columns)
         of_rows = tuple(map(scaling.restored, to_rows)) or (None,) * self.form.n_rows
@@ -475,12 +474,10 @@ class _Square:
     def _with_positives(self, to_rows: Arrays, to_columns: Array | None) -> tuple[Arrays, Array | None]:
         """The cotangents of rows and columns, with the terms of the positives added."""
         each = s.by_partner(self.to_positive, len(self.diagonals.distances))
-        partners = s.partners(self.xp, self.diagonals, self.inputs)
-        pulled = [self.form.pull_partner(self.operand, *both) for both in zip(partners, each, strict=True)]
-        for parts, _ in pulled:
-            to_rows = tuple(map(p.plus, to_rows, parts)) if to_rows else to_rows
+        partners, flags = s.partners(self.xp, self.diagonals, self.inputs), (self.to_rows, self.to_columns)
+        to_rows, to_partners = pull_partners(self.form, self.operand, partners, each, to_rows, need_grad=flags)
+        del partners
         if self.to_columns:
-            to_partners = [to_partner for _, to_partner in pulled]
             to_columns = s.add_partners(self.xp, self.diagonals, self.inputs, to_columns, to_partners)
         return to_rows, to_columns
 

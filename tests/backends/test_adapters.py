@@ -13,10 +13,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
 from portable_nce._core.numerics import clipped
 from portable_nce._core.registry import adapter_of
+from portable_nce.backends import torch as torch_backend
 from portable_nce.testing.variants import Jax, assert_belongs, differentiate
 
 mx.set_default_device(mx.cpu)  # where it has float64
@@ -171,10 +173,14 @@ def test_steps_of_masked_tiles_are_what_they_say(asarray: Callable[[Any], Any], 
     x[3, 4], y[5, 6] = np.inf, np.nan
     flags, factor = rng.uniform(size=x.shape) < 0.3, rng.normal(size=(130, 1)).astype(np.float32)
     flags[3, 4] = flags[5, 6] = False
-    wanted = np.where(flags, y, 0.0), x + np.where(flags, factor, 0.0), x + y * factor, flags.sum(axis=1), y * factor
+    of_columns = rng.normal(size=(1, 90)).astype(np.float32)
+    wanted = (
+        *(np.where(flags, y, 0.0), x + np.where(flags, factor, 0.0), x + y * factor, flags.sum(axis=1), y * factor),
+        y * (factor + of_columns),
+    )
 
     def steps(factor: Any) -> list[Any]:
-        ours = [asarray(z.copy()) for z in (x, y, x, x, y, y)]
+        ours = [asarray(z.copy()) for z in (x, y, x, x, y, y, y)]
         adapter, chosen = adapter_of(ours[0]), asarray(flags)
         return [
             adapter.where_in_place(chosen, ours[1], 0.0),
@@ -182,6 +188,7 @@ def test_steps_of_masked_tiles_are_what_they_say(asarray: Callable[[Any], Any], 
             adapter.plus_product(ours[2], ours[4], factor),
             adapter.count_along(chosen, 1, ours[3].dtype),
             adapter.times_in_place(ours[5], factor),
+            adapter.times_sum(ours[6], factor, asarray(of_columns)),
         ]
 
     if not recorded:
@@ -192,6 +199,29 @@ def test_steps_of_masked_tiles_are_what_they_say(asarray: Callable[[Any], Any], 
     x, y = np.where(live, x, 0.0), np.where(live, y, 0.0)
     slope = pnce.grad(lambda factor: (steps(factor)[1] + steps(factor)[2]).sum())(asarray(factor))
     np.testing.assert_allclose(np.asarray(slope)[:, 0], np.sum(flags + y, axis=1), rtol=1e-5, atol=1e-5)
+
+
+def test_a_large_matrix_is_multiplied_by_sums_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_backend, "_LARGE", 11)
+    x, y, z = torch.arange(1.0, 16.0).reshape(5, 3), torch.arange(5.0)[:, None], torch.arange(3.0)[None, :]
+    wanted = x * (y + z)
+    with CountedProducts() as products:
+        found = adapter_of(x).times_sum(x, y, z)
+    assert products.shapes == [(3, 3), (2, 3)]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+class CountedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Shapes of what is multiplied in place."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name == "aten::mul_":  # noqa: SLF001  (public nowhere)
+            self.shapes.append(tuple(args[0].shape))
+        return func(*args, **(kwargs or {}))
 
 
 def test_sums_are_recorded() -> None:

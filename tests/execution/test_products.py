@@ -25,7 +25,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
-from portable_nce._execution.products import Operand, outer_sum, pieces, product
+from portable_nce._execution.products import Operand, pieces, product, times_sum
 from portable_nce.testing.cases import Case, make_cases
 
 pytestmark = [
@@ -397,10 +397,13 @@ RNG = np.random.default_rng(7)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
-def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: tuple[int, int]) -> None:
+def test_products_and_their_factors_do_not_depend_on_their_order_in_memory(shape: tuple[int, int]) -> None:
     x, y = (RNG.normal(size=(n, 4)) for n in shape)
-    np.testing.assert_allclose(product(Operand(x), Operand(y)), x @ y.T, rtol=1e-14)
-    np.testing.assert_array_equal(outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
+    found = product(Operand(x), Operand(y))
+    np.testing.assert_allclose(found, x @ y.T, rtol=1e-14)
+    for halves in (False, True):
+        wanted = found * (x[:, :1] + y[:, 0])
+        np.testing.assert_array_equal(times_sum(found.copy("K"), x[:, 0], y[:, 0], halves=halves), wanted)
 
 
 def test_pieces_are_the_rows_of_their_bounds() -> None:
