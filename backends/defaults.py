@@ -86,8 +86,8 @@ class Defaults:
 
         return [result(x) if state == VARIES else x for x, state in zip(arrays, states, strict=True)]
 
-    def leaving(self, results: Sequence[Array], arrays: Sequence[Array]) -> Sequence[Array]:
-        return results
+    def leaving(self, result: Array, arrays: Sequence[Array]) -> Array:
+        return result
 
     def check(self, x: Array) -> None:
         """Accept any array."""

@@ -820,9 +820,8 @@ class TorchAdapter(Defaults):
     def entering(self, arrays: Sequence[Any], states: Sequence[int]) -> list[Any]:
         return super().entering([*map(_lasting, arrays)], states)
 
-    def leaving(self, results: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-        held = [*map(_lasting, arrays)]
-        return [_Held.apply(x, *held) if x.requires_grad else x for x in results]  # type: ignore[no-untyped-call]
+    def leaving(self, result: Any, arrays: Sequence[Any]) -> Any:
+        return _Held.apply(result, *map(_lasting, arrays)) if result.requires_grad else result  # type: ignore[no-untyped-call]
 
     def is_plain(self, arrays: Arrays) -> bool:
         return not torch.compiler.is_compiling() and is_plain(arrays)

@@ -207,7 +207,7 @@ class Kind:
                 return result
         if VARIES in self.states:
             result = self.as_written(self.adapter.entering(arrays, self.states))
-            result = _rebuilt(result)(tuple(self.adapter.leaving(_parts(result), arrays)))
+            result = _each(lambda x: self.adapter.leaving(x, arrays), result)
         else:
             result = self.as_written(arrays)
         self.number += 1
@@ -294,6 +294,13 @@ def _back(run: _Run, ordered: Arrays, outputs: Arrays, cotangents: Arrays) -> Se
 def _parts(result: Any) -> list[Array]:
     """The arrays of a result."""
     return [x for x in result if x is not None] if isinstance(result, tuple) else [result]
+
+
+def _each(function: Callable[[Array], Array], result: Any) -> Any:
+    """Result with a function applied to its arrays, also to those of records among its items."""
+    if isinstance(result, tuple):
+        return getattr(type(result), "_make", tuple)([_each(function, x) for x in result])
+    return function(result) if is_array(result) else result
 
 
 def _rebuilt(result: Any) -> Callable[[Arrays], Any]:

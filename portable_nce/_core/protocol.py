@@ -170,8 +170,8 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    def leaving(self, results: Sequence[Array], arrays: Sequence[Array]) -> Sequence[Array]:
-        """Return the results of a call that is no program, whose backward pass holds the arrays of the call.
+    def leaving(self, result: Array, arrays: Sequence[Array]) -> Array:
+        """Return a result of a call that is no program, whose backward pass holds the arrays of the call.
 
         An array that was written into before this pass is an error, as for a program.
         """

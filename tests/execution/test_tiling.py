@@ -139,7 +139,7 @@ def test_a_symmetric_matrix_is_cut_into_strips_of_the_same_size(n: int) -> None:
 
 
 def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -> None:
-    blocks = {len(tiled(tiling.one_sided, n, n, mode="compiled").block) for n in (2100, 4096, 10007)}  # type: ignore[arg-type]
+    blocks = {len(tiled(tiling.one_sided, n, n, mode="compiled").block) for n in (2100, 4096, 10007)}
     assert len(blocks) == 1
     assert tiled(tiling.one_sided, 2048, 2048, mode="compiled").block == 2048
 

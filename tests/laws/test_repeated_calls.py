@@ -215,6 +215,22 @@ def test_tuples_are_results_of_programs(variant: Variant, name: str) -> None:
     assert all(kind.programs for kind in kinds)
 
 
+def test_records_among_results() -> None:
+    """A loss with the statistics of its rows, which have gradients, too."""
+    hidden, weight = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([0, 3, 1, 2])
+
+    def results() -> str:
+        leaf = hidden.clone().requires_grad_()
+        loss, row = pnce.density.linear_softmax(leaf, weight, target, return_statistics=True)
+        both = torch.autograd.grad(loss, leaf, retain_graph=True), torch.autograd.grad(sum(row).sum(), leaf)
+        return repr([type(row).__name__, loss.tolist(), [x.tolist() for x in row], [x.tolist() for (x,) in both]])
+
+    forget()
+    first = results()
+    assert [results() for _ in range(4)] == [first] * 4
+
+
 def gives_row_losses(case: Case) -> bool:
     """Whether there is one loss for each row: with two directions, there must be as many columns."""
     one_length = not re.search("further (texts|columns)|symmetric, (several|index)", case.name)
