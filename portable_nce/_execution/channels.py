@@ -148,8 +148,8 @@ def _token_cotangents(
         return to_rows, to_columns
     assert isinstance(scores, TokenScores)  # noqa: S101  (only these have a route)
     both = _tokens(scores, rows), _tokens(scores, columns)
-    to_rows, sums = pullback(route(cotangent), None, *both, need_grad=(True, True))
-    return (scores.of_each_row(to_rows, rows),), (scores.of_each_row(with_divisor(sums, both[1]), columns),)
+    pulled, sums = pullback(route(cotangent), None, *both, need_grad=(True, True))
+    return (scores.of_each_row(pulled, rows),), (scores.of_each_row(with_divisor(sums, both[1]), columns),)
 
 
 def _of_tokens(scores: Scores) -> TokenScores | None:
