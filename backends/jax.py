@@ -295,7 +295,7 @@ class _Rule(NamedTuple):
 
 
 def _pushed(*arrays: Any, rule: _Static) -> list[Any]:
-    return list(rule.inside.push(*arrays))
+    return list(rule.inside.push(*map(jnp.asarray, arrays)))
 
 
 def _pushed_types(*types: Any, rule: _Static) -> list[Any]:
@@ -317,7 +317,7 @@ def _pushed_tangent(primals: Arrays, tangents: Arrays, *, rule: _Static) -> tupl
 
 def _pushed_transpose(cotangents: Sequence[Any], *arrays: Any, rule: _Static) -> list[Any]:
     count = rule.inside.n_arrays
-    constants = arrays[count:]
+    constants = [*map(jnp.asarray, arrays[count:])]  # Python numbers are literals here
     pulled = rule.inside.pull(*map(ad.instantiate_zeros, cotangents), *constants)
     return [*pulled, *[None] * len(constants)]
 
@@ -350,7 +350,7 @@ def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[An
 
     @partial(jax.custom_jvp, nondiff_argnums=(0,))
     def bound(static: Any, *arrays: Any) -> Arrays:
-        return forward(static, *arrays)
+        return forward(static, *map(jnp.asarray, arrays))  # jax.grad of a Python number passes literals
 
     @lru_cache(_STATICS)
     def rule_of(static: Any, count: int) -> _Static:

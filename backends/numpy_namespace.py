@@ -109,7 +109,7 @@ def repeated(function: Any, options: dict[str, Any], values: Sequence[Any]) -> t
         return function, options, values
     if function in _ALONG and options.keys() <= {"axis", "keepdims"}:
         return _ALONG[function], {"axis": None, **options}, values
-    if function in _METHODS and arrays[0] is values[0]:
+    if function in _METHODS and arrays[0] is values[0] and arrays[0].ndim:  # without axes, it may be a scalar in a run
         return _METHODS[function], options, values
     if function is where and max(x.size for x in arrays) < _FEWEST:
         function = np.where

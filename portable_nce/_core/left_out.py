@@ -148,7 +148,7 @@ def _rows(positive: Array, log_weight: Array, parts: _LeftParts) -> _LeftRows:
     taken = exponents - a
     rounding = (a - (exponents - taken)) - (b + taken)
     terms = xp.where(gone, 0.0, xp.exp(exponents) * (rounding + 1.0))
-    totals = xp.sum(terms * factors, axis=1)
+    totals = xp.sum(terms * factors[None, ...], axis=1)
     return _LeftRows(tops, totals, terms / xp.where(totals == 0, 1.0, totals)[:, None, :])
 
 

@@ -358,10 +358,21 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix, reduction: Reduction) -> 
 
 
 def _relic(objective: Relic, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    """InfoNCE and the divergence of the distributions of row i and column i."""
+    """InfoNCE and the divergence of the distributions of row i and column i, of which one may be a constant."""
     matrix = matrix.with_operands().dense_if_small()
-    parameters = _numbers(matrix, alpha=objective.alpha)
-    return _evaluated(objective.facts, matrix, parameters, reduction, matrix.transposed_scores().with_operands())
+    other, alpha = matrix.transposed_scores().with_operands(), _numbers(matrix, alpha=objective.alpha)
+    if objective.constant is None:
+        return _evaluated(objective.facts, matrix, alpha, reduction, other)
+    loss = _evaluated(objective.facts, matrix, _numbers(matrix, alpha=0.0), reduction, other)
+    family, found = objective.facts._replace(base=None, symmetric=False, direction="a_to_b"), []
+    for both in ((matrix, other), (other, matrix))[: 1 + objective.symmetric]:
+        first, second = both if objective.direction == "a_to_b" else both[::-1]
+        if objective.constant == "first":
+            first = first.constant()
+        else:
+            second = second.constant()
+        found.append(_evaluated(family, first, alpha, reduction, second))
+    return loss + (average(*found) if objective.symmetric else found[0])
 
 
 _OTHERS: dict[type, Callable[[Any, ScoreMatrix, Reduction], Array]] = {

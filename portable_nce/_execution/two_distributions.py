@@ -218,7 +218,9 @@ class TwoDistributions(Family):
         values = xp.zeros_like(alpha)
         for side, one in zip(sides, divergences, strict=False):
             infinite = xp.logical_and(one.infinite, alpha != 0)
-            values = values + share * (spec.base.values(side.row) + alpha * xp.where(infinite, math.inf, one.value))
+            values = values + share * (alpha * xp.where(infinite, math.inf, one.value))
+            if spec.base is not None:
+                values = values + share * spec.base.values(side.row)
         counted = sides[0].row.has_positive
         values, factor, weight_slopes = weigh(xp, values, only(block.weights), counted)
         counts = xp.astype(counted, values.dtype)
@@ -243,22 +245,21 @@ class TwoDistributions(Family):
         slopes = [[zero] * 4 for _ in sides]
         of_half, of_gap = [zero] * 2, [zero] * 2
         for anchor, one in enumerate(divergences):
-            of_base = self.spec.base.pulled(sides[anchor].row, factor)
-            slopes[anchor] = [x if y is None else x + y for x, y in zip(slopes[anchor], of_base, strict=True)]
+            if self.spec.base is not None:
+                of_base = self.spec.base.pulled(sides[anchor].row, factor)
+                slopes[anchor] = [x if y is None else x + y for x, y in zip(slopes[anchor], of_base, strict=True)]
             f = xp.where(one.infinite, zero, factor * alpha)
             first, second, sign = one.first, 1 - one.first, 1.0 - 2.0 * one.first
-            if self.spec.constant != "first":
-                odds = sides[first].row.log_odds
-                by_odds = zero
-                if self.spec.include_positive:
-                    by_odds = sigmoid(xp, -odds) * one.moved - sigmoid(xp, odds) * one.own
-                slopes[first][0] = slopes[first][0] + f * by_odds
-                slopes[first][2] = slopes[first][2] - f * one.moved
-                of_half[first] = of_half[first] + (2.0 * sign) * (f * sides[first].factor)
-            if self.spec.constant != "second":
-                slopes[second][0] = slopes[second][0] + f * one.own_gap
-                slopes[second][2] = slopes[second][2] - f * one.own_gap
-                of_gap[second] = of_gap[second] - sign * f
+            odds = sides[first].row.log_odds
+            by_odds = zero
+            if self.spec.include_positive:
+                by_odds = sigmoid(xp, -odds) * one.moved - sigmoid(xp, odds) * one.own
+            slopes[first][0] = slopes[first][0] + f * by_odds
+            slopes[first][2] = slopes[first][2] - f * one.moved
+            of_half[first] = of_half[first] + (2.0 * sign) * (f * sides[first].factor)
+            slopes[second][0] = slopes[second][0] + f * one.own_gap
+            slopes[second][2] = slopes[second][2] - f * one.own_gap
+            of_gap[second] = of_gap[second] - sign * f
         both = [score_cotangents(xp, side.sums, side.row, tuple(x)) for side, x in zip(sides, slopes, strict=True)]
         of_terms, to_positive = zip(*both, strict=True)
         coefficients = xp.stack([x for each in zip(of_terms, of_half, of_gap, strict=True) for x in each], axis=1)
@@ -272,11 +273,10 @@ class TwoDistributions(Family):
         firsts = [k if spec.direction == "a_to_b" else 1 - k for k in anchors]
         found = []
         for k in range(2):
-            is_moved = k in firsts and spec.constant != "first"
             used = {
-                1: (others[2 + k], is_moved),
-                0: (others[k], k in anchors or is_moved),
-                2: (gap, 1 - k in firsts and spec.constant != "second"),
+                1: (others[2 + k], k in firsts),
+                0: (others[k], k in anchors or k in firsts),
+                2: (gap, 1 - k in firsts),
             }
             total: Array = None
             for place, (x, is_used) in used.items():

@@ -21,20 +21,20 @@ SIDES: tuple[StoppedSide, ...] = get_args(StoppedSide)
 
 
 class Relic(Labelled):
-    """InfoNCE plus the divergence between the distributions of row i and of column i."""
+    """InfoNCE, unless `base` is None, plus the divergence between the distributions of row i and of column i."""
 
     label = "relic"
     alpha: Any
     direction: str
     constant: str | None
     symmetric: bool
-    base: Objective
+    base: Objective | None
     include_positive: bool
 
     @property
     def facts(self) -> Relic:
-        """The objective without its array, which a sweep takes as a parameter."""
-        return self._replace(alpha=None)
+        """The objective of a sweep, which takes its array as a parameter, and of which no part is a constant."""
+        return self._replace(alpha=None, constant=None)
 
 
 @explained

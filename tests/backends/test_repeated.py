@@ -146,3 +146,15 @@ def test_what_becomes_of_functions() -> None:
     assert (
         check(numpy_namespace.where, {}, [np.ones((200, 200)) > 0, np.ones((200, 200)), 0.0]) is numpy_namespace.where
     )
+
+
+def test_an_array_without_axes_may_be_a_scalar_in_a_run() -> None:
+    """NumPy's results without axes are scalars, such as a loss that is differentiated further."""
+    x = np.asarray(0.7)
+    calls: list[tuple[Any, dict[str, Any], list[Any]]] = [(operator.mul, {}, [x, 2.0]), (np.where, {}, [x > 0, x, 0.0])]
+    calls += [(np.reshape, {}, [x, (1,)]), (np.astype, {}, [x, np.float32])]
+    calls += [(function, {}, [x]) for function in (np.sum, np.max, np.min)]
+    for function, options, values in calls:
+        other, others, given = adapter_of(x).repeated(function, options, values)
+        scalars = [x[()] if y is x else y for y in given]
+        assert bits(other(*scalars, **others)) == bits(function(*values, **options))

@@ -201,9 +201,9 @@ def test_masks_have_a_reason(name: str) -> None:
 def test_the_text_says_all() -> None:
     text = repr(pnce.explain(pnce.relic, QUERY, KEY))
     assert text.startswith("objective relic; pairing diagonal\n")
-    assert text.count("2 passes") == 2
-    assert text.count("  products") == text.count("  reason") == 4
-    assert "score matrix, one pass" in text
+    assert text.count("one pass for value and gradients") == text.count("  products") == text.count("  reason") == 2
+    assert "\nscore matrix, one pass" in text
+    assert "\nsweep of whole rows, one pass" in text
     assert repr(pnce.explain(lambda: None)) == "no objective of a score matrix\nno sweep: all scores are held"
 
 

@@ -134,7 +134,7 @@ def test_a_symmetric_matrix_is_cut_into_strips_of_the_same_size(n: int) -> None:
     assert (len(blocks) > 1) == (n > 4096)
     entries = [(high - low) * (n - low) for low, high in blocks]
     assert max(entries) <= 2**27
-    assert len(blocks) <= 2 + n * n // 2**27 // 2 * 1.1 or n <= 8192
+    assert len(blocks) <= 2 + n * n / 2**27 / 2 * 1.1 / 0.9 or n <= 8192
     assert sum(entries) <= 0.68 * n * n or n <= 4097
 
 

@@ -473,7 +473,7 @@ def equations_of(program: Any, kind: str) -> Iterator[Any]:
 @lru_cache
 def loops_of(name: str) -> tuple[list[Any], Callable[[Any], bool]]:
     """The loops of a loss with gradients, and whether the shape of a number in them is that of a tile."""
-    call = Call(name, rows=8, block_size=4)
+    call = Call(name, rows=12, block_size=4)
     places = tuple(range(len(call.numbers)))
     loops = [*equations_of(jax.make_jaxpr(jax.value_and_grad(call, places))(*call.jax()), "scan")]
     widths = {x.shape[-1] for x in call.jax() if x.ndim > 1}
