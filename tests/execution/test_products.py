@@ -52,6 +52,7 @@ MOST: list[tuple[str, int, str]] = [
     (r"(moco|proto_nce)$", 3, "keys, a queue and prototypes have no gradient"),
     (r"moco_v3$", 6, "two pairs of views, whose keys have no gradient"),
     (r"nnclr$", 4, "the search, and a support without a gradient"),
+    (r"relic .*stop_gradient", 24, "two matrices, for InfoNCE and for the divergence"),
     (r"relic", 10, "two matrices"),
     (r"joint_info_nce", 12, "the columns are queries and keys"),
     (r"proto_nce.*(keys|two clusterings)", 9, "prototypes without a gradient, and keys"),
