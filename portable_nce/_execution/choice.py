@@ -36,17 +36,7 @@ from .products import absence
 from .sets import NO_DIAGONALS, PairRule, Sets, SortedClasses, diagonals_of, present_at
 from .specs import SweepSpec
 from .sweep import sweep
-from .tiling import (
-    Sizes,
-    Tiling,
-    is_large,
-    is_positive,
-    label_blocks,
-    masked,
-    one_sided,
-    pays_to_fuse,
-    two_sided,
-)
+from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
 from .triplets import compares_all, of_one_positive
 from .two_sided import square_sweep
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.logsumexp import ExpSum
-from .._core.namespace import namespace_of
 from .._core.numerics import safe_quotient, sigmoid, softplus
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -268,7 +267,7 @@ class TwoDistributions(Family):
     def cotangents(self, residual: Arrays, losses: RowLosses) -> Arrays:
         """The cotangents of an only tile's scores, of both matrices; the residual may be overwritten."""
         gap, *others = residual
-        xp, adapter, spec = namespace_of(gap), adapter_of(gap), self.spec
+        adapter, spec = adapter_of(gap), self.spec
         anchors = range(1 + spec.symmetric)
         firsts = [k if spec.direction == "a_to_b" else 1 - k for k in anchors]
         found = []
@@ -287,7 +286,7 @@ class TwoDistributions(Family):
                     total += x * factor
                 elif is_used:
                     total = adapter.plus_product(total, x, factor)
-            found.append(xp.zeros_like(gap) if total is None else total)
+            found.append(total)
         return tuple(found)
 
     def masked_cotangents(
