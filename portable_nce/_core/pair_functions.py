@@ -49,6 +49,11 @@ class Elementwise(Record):
         squares = _sum_of_squares(differences)
         return self.value(-squares), self.slope(-squares) * -2.0, differences
 
+    def slopes(self, products: Array, *, own: bool) -> Array:
+        """Derivatives of a tile; `own`: of rows with themselves, so that the caller sets those of the diagonal to 0."""
+        del own  # only the slope of a root is infinite there
+        return self.slope(products)
+
 
 class _Scalable(Elementwise):
     """Function that is also known of distances whose squares overflow."""
@@ -60,6 +65,9 @@ class _Scalable(Elementwise):
 
 class _Root(_Scalable):
     """``-|d|``, also of distances whose squares overflow or are subnormal."""
+
+    def slopes(self, products: Array, *, own: bool) -> Array:
+        return _root_slope(products, own=own)
 
     def of_scaled(self, squares: Array, unit: Array) -> Array:
         return self.value(squares) / unit
@@ -149,14 +157,22 @@ def _negative_root(squares: Array) -> Array:
     return adapter.times_in_place(root, -1.0)
 
 
-def _root_slope(squares: Array) -> Array:
-    """Derivative ``1 / (2 d)`` of minus the distance d by minus its square; 0 at 0, where there is no direction."""
+def _root_slope(squares: Array, *, own: bool = False) -> Array:
+    """Derivative ``1 / (2 d)`` of minus the distance d by minus its square; 0 at 0, where there is no direction.
+
+    `own`: the diagonal is known to be 0.
+    """
     xp, adapter = namespace_of(squares), adapter_of(squares)
-    greatest = None if 0 in squares.shape else readable_entry(squares, largest)
-    if greatest is not None and adapter.is_plain((squares,)):
+    if 0 not in squares.shape and adapter.is_plain((squares,)):
         positive = -squares
-        if not greatest < 0:
-            zero, is_tile = squares == 0, len(squares.shape) == 2  # noqa: PLR2004
+        if own:
+            positive = adapter.fill_diagonal(positive, 0, 0, squares.shape[0], math.inf)
+        smallest = readable_entry(positive, least)
+    else:
+        positive, smallest = squares, None
+    if smallest is not None:
+        if not smallest > 0:
+            zero, is_tile = positive == 0, len(squares.shape) == 2  # noqa: PLR2004
             positive = (
                 adapter.put_entries(positive, *adapter.places(zero), math.inf)
                 if is_tile
@@ -273,12 +289,12 @@ class PairFunction(Record):
             to_scale = to_scale if factor is None else to_scale * factor
         if self.function is not None:
             if near.unit is None:
-                slopes = self.function.slope(products)
+                slopes = self.function.slopes(products, own=near.own)
             elif isinstance(self.function, _Root):  # d(t x, t y) = t d(x, y): slopes of rows of entries up to 1
                 x, y = x / near.longest, y / near.longest
-                slopes = self.function.slope(products) * (near.unit * near.longest)
+                slopes = self.function.slopes(products, own=near.own) * (near.unit * near.longest)
             else:
-                slopes = self.function.slope(products / near.unit / near.unit)
+                slopes = self.function.slopes(products / near.unit / near.unit, own=near.own)
             cotangent = adapter_of(cotangent).times_in_place(cotangent, slopes)
         weights = scale if factor is None else scale * factor
         if self.distance:
