@@ -36,6 +36,10 @@ SAME_BITS = frozenset(
 """Elementwise functions whose derivatives PyTorch computes by the same operations as the tape."""
 
 
+MOST_BLOCKS = 8
+"""Largest number of blocks of a sweep in a program; of more, the operations take nearly all of the time."""
+
+
 class Recorder(TapeAdapter):
     """Adapter of arrays that record operations, for the library of the adapter `inner`.
 
@@ -176,9 +180,9 @@ class Recorder(TapeAdapter):
 
     def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
-        if block not in (length, ((0, length),), [(0, length)]):
-            self._recording.refuse("several blocks")
-        return step(init, xs, 0)
+        if len(block) > MOST_BLOCKS if not isinstance(block, int) else length > MOST_BLOCKS * block:
+            self._recording.refuse("many blocks")
+        return super().scan(step, init, xs, block)
 
 
 def _is_recorded(x: Any) -> bool:

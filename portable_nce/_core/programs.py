@@ -130,7 +130,7 @@ def compiled(given: Recorded) -> Program | None:
     backward, made = {k for op in parts[1] for k in op.arguments} | wanted, {op.result for op in parts[0]}
     kept = sorted(k for k in backward & made if k not in given.numbers and k not in outputs)
     numbers = sorted(k for k in backward & made if k in given.numbers)
-    held = {*outputs, *kept, *wanted, *range(n_inputs)}
+    held = {*outputs, *kept, *numbers, *wanted, *range(n_inputs)}
     forth, back = (_steps(part, given.large, held) for part in parts)
 
     def forward(*arrays: Array) -> tuple[Arrays, Arrays, tuple[Any, ...]]:

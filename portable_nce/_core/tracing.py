@@ -135,7 +135,10 @@ class _Trace:
         if isinstance(value, _Traced):
             return value.slot
         if type(value) in {list, tuple} and any(isinstance(x, _Traced) for x in value):
-            return int(self.record(0, _as_list if type(value) is list else _as_tuple, *value).slot)
+            made = int(self.record(0, _as_list if type(value) is list else _as_tuple, *value).slot)
+            if made in self.constants:
+                self.constants[made] = _value(value)
+            return made
         if is_array(value) and not (isinstance(value, type) or is_number(value)):  # np.float32 has a shape
             raise NotTraceableError("an array that is not an argument")
         return self.constant(value, (type(value), repr(value)))
@@ -169,6 +172,8 @@ class _Trace:
         traced_result = self.new_value(0 if isinstance(result, tuple) else result)
         function = partial(function, **options) if options else function
         self.instructions.append(Instruction(function, slots, traced_result.slot, key, overwrites))
+        if not self.large.isdisjoint(slots) and (self.instructions[-1].is_view or not is_array(result)):
+            self.large.add(traced_result.slot)  # a view, or a list or tuple, may hold the memory of a large array
         if traced_result.slot not in self.large and all(k in self.constants for k in slots[is_shaped:]):
             self.constants[traced_result.slot] = result
             if is_shaped:

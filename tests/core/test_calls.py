@@ -18,6 +18,7 @@ from portable_nce._core import calls
 from portable_nce._core.calls import MOST
 from portable_nce._core.namespace import namespace_of
 from portable_nce._core.tracing import traced
+from portable_nce.backends.traced import MOST_BLOCKS
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.calls import arrays_of, value_and_gradients
 
@@ -184,11 +185,12 @@ def test_a_result_of_nan_has_a_program() -> None:
 
 
 @COUNTS_PROGRAMS
-def test_blocks_are_visited_without_programs() -> None:
-    x, y = tensors(6, 4)
-    wanted = [pnce.info_nce(x, y, block_size=4) for _ in range(3)]
-    assert programs() == [0]
-    assert wanted[0] == wanted[1] == wanted[2]
+@pytest.mark.parametrize(("blocks", "kept"), [(1, 1), (2, 1), (MOST_BLOCKS, 1), (MOST_BLOCKS + 1, 0)])
+def test_a_sweep_of_few_blocks_has_a_program(blocks: int, kept: int) -> None:
+    x, y = tensors(2 * blocks, 4)
+    losses = [pnce.info_nce(x, y, block_size=2) for _ in range(3)]
+    assert programs() == [kept]
+    assert losses[0] == losses[1] == losses[2]
 
 
 @COUNTS_PROGRAMS
