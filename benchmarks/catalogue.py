@@ -13,7 +13,7 @@ measured. `--only` takes names, or parts of titles such as `neg_sq`. A `*` marks
 would take longer than the limit of a row, or than `--minutes`.
 
 `--record` keeps what is not measured again, with its day; delete the record to begin anew. It writes
-benchmarks/catalogue.json, a table in docs/speed.md, and by `readme.py` three rows of README.md. Needs torch and JAX;
+benchmarks/catalogue.json, a table in docs/speed.md, and by `readme.py` two rows of README.md. Needs torch and JAX;
 optional are tqdm, pytorch-metric-learning, info-nce-pytorch and optax.
 """
 
