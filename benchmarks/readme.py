@@ -158,8 +158,8 @@ STEP: Final = f"ms (ratio), {PAIRS} pairs"
 
 MEASURED: Final = "Embeddings are float32 unless a row says otherwise. Memory is the peak above inputs and gradients."
 NORMALISED: Final = (
-    "On the GPU, the usual code gets normalised embeddings, and portable_nce normalises them itself. On CPUs both"
-    " normalise them in `clip` and where the row says so, and neither does in the other rows."
+    "On the GPU, the usual code gets normalised embeddings, and portable_nce normalises them. On CPUs, both normalise"
+    " in `clip` and where the row says so."
 )
 """How the programs that were measured treat the embeddings."""
 
@@ -180,7 +180,6 @@ def price_on_gpu(record: Mapping[str, Any]) -> str:
 SMALL_ROWS: Final = (("info_nce", "`info_nce`, normalised", 128, "formula", "eager PyTorch"),)
 CATALOGUE: Final = (
     ("info_nce, neg_sq_euclidean", "`info_nce` by `neg_sq_euclidean`", 4096, "formula", "eager PyTorch"),
-    ("relic", "`relic`", 4096, "formula", "eager PyTorch"),
     (
         "triplet_from_labels, batch_all",
         "`triplet_from_labels`, all triplets",
