@@ -576,10 +576,25 @@ def _fill_diagonal(x: Any, row: int, column: int, count: int, value: Any) -> Any
     return x
 
 
+def _entries_at(x: Any, columns: Any) -> Any:
+    return x.gather(1, columns.long())
+
+
+def _fill_columns(x: Any, columns: Any, value: Any, *, inside: bool = False) -> Any:
+    given, places = value[:, None] if isinstance(value, torch.Tensor) else value, columns[:, None].long()
+    if inside:
+        return x.scatter_(1, places, given)
+    known = (places >= 0) & (places < x.shape[1])
+    places = torch.where(known, places, 0)
+    return x.scatter_(1, places, torch.where(known, given, x.gather(1, places)))
+
+
 _UNOBSERVED: dict[str, Function] = {
     "count_along": _count_along,
+    "entries_at": _entries_at,
     "exp_in_place": _exp_in_place,
     "extremes": torch.aminmax,
+    "fill_columns": _fill_columns,
     "fill_diagonal": _fill_diagonal,
     "plus_product": _plus_product,
     "softplus_and_sigmoid": _softplus_and_sigmoid,
@@ -878,12 +893,10 @@ class TorchAdapter(Defaults):
         arrays = (x, columns, value) if isinstance(value, torch.Tensor) else (x, columns)
         if _is_observed(arrays):
             return super().fill_columns(x, columns, value, inside=inside)
-        given, places = value[:, None] if isinstance(value, torch.Tensor) else value, columns[:, None].long()
-        if inside:
-            return x.scatter_(1, places, given)
-        known = (places >= 0) & (places < x.shape[1])
-        places = torch.where(known, places, 0)
-        return x.scatter_(1, places, torch.where(known, given, x.gather(1, places)))
+        return _fill_columns(x, columns, value, inside=inside)
+
+    def entries_at(self, x: Any, columns: Any) -> Any:
+        return super().entries_at(x, columns) if _is_observed((x, columns)) else _entries_at(x, columns)
 
     def add_rows(self, x: Any, numbers: Any, rows: Any) -> Any:
         arrays = (x, numbers, rows)

@@ -282,6 +282,7 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    @kernel()
     def entries_at(self, x: Array, columns: Array) -> Array:
         """Return the entries of each row of a matrix (n, K) in the `columns` (n, M), from 0 to K - 1."""
         ...

@@ -18,7 +18,9 @@ from portable_nce.backends import torch_namespace
 ROWS = 128
 """Rows and columns: large enough for the kernels of large matrices."""
 
-NO_PASSES = frozenset({"alias", "detach", "empty", "empty_like", "empty_strided", "index_select", "new_empty"})
+NO_PASSES = frozenset(
+    {"alias", "detach", "empty", "empty_like", "empty_strided", "gather", "index_select", "new_empty"}
+)
 """Operations that read or write no whole array: a selection reads the positives alone."""
 
 

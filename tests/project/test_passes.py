@@ -54,7 +54,7 @@ class Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = function._schema.name.removeprefix("aten::")  # noqa: SLF001  (public nowhere)
         arrays = [x for x in (*args, result) if isinstance(x, torch.Tensor)]
         # Few entries of a matrix are read by index, and written on a diagonal.
-        whole = name not in FREE | {"index_select", "scatter_"} and not function.is_view
+        whole = name not in FREE | {"gather", "index_select", "scatter_"} and not function.is_view
         if whole and any(math.prod(x.shape) >= N * N for x in arrays):
             self.names.append(name)
         return result
