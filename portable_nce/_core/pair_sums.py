@@ -6,7 +6,7 @@ With a function b of a score, a shift of each row, the negatives Q(i) and consta
     \partial s_i / \partial g_{ij} = w_{ij}\, b'(g_{ij} - t_i),
 
 beside the score of the positive. What a loss makes of these two arrays (K,) the library differentiates itself. The
-backward pass computes b' from the scores again, so that no other array of their size is kept.
+backward pass computes b' from the scores again; only exponentials, which are their own derivatives, are kept.
 """
 
 from __future__ import annotations
