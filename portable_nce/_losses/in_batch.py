@@ -15,6 +15,7 @@ True
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .. import objectives, pairings
@@ -410,8 +411,7 @@ def cpc(
     layout = ColumnLayout(agreed_on={"steps": steps})
     parts = []
     for step in range(steps):
-        with adapter_of(x).full_precision(x):
-            prediction = xp.matmul(x, xp.matrix_transpose(matrices[step, ...]))
+        (prediction,) = adapter_of(x).custom_vjp(_projected, _pull_projected)(None, x, matrices[step, ...])
         embeddings = {
             "context": Embedding(prediction, (prediction.dtype,)),
             "targets": entered.embeddings["targets"]._replace(array=y[step, ...]),
@@ -419,6 +419,22 @@ def cpc(
         part = contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options, layout)
         parts.append(part)
     return add(parts, dtype, reduction, divide_by=steps)
+
+
+def _projected(_: None, x: Array, matrix: Array) -> tuple[Array]:
+    """Products (N, E) of rows (N, D) and a matrix (E, D)."""
+    with adapter_of(x).full_precision(x):
+        return (x @ matrix.T,)
+
+
+def _pull_projected(
+    _: None, arrays: Sequence[Array], outputs: Sequence[Array], cotangents: Sequence[Array]
+) -> tuple[Array, Array]:
+    # PyTorch's own rule takes another product for a transposed matrix, whose last digit may differ from the tape's.
+    (x, matrix), (cotangent,) = arrays, cotangents
+    del outputs
+    with adapter_of(x).full_precision(x):
+        return cotangent @ matrix, cotangent.T @ x
 
 
 @propagates_errors
