@@ -20,6 +20,8 @@ import formulas
 import readme
 from formulas import timing
 
+from portable_nce._core import calls
+
 ROWS = {row.title: row for row in formulas.ROWS}
 SIZE = 128, 16
 """Rows, at least two large classes, and features."""
@@ -66,6 +68,23 @@ def test_a_formula_equals_its_loss(title: str) -> None:
 
 def _none(*_: Any) -> tuple[()]:
     return ()
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_calls_as_large_as_in_a_training_do_not_depend_on_earlier_ones(library: str) -> None:
+    """Libraries multiply large matrices by other ways than small ones, and not the same for transposed ones."""
+    changed = []
+    for title, row in ROWS.items():
+        arrays = row.draw(256, 64, "float64")
+        if library == "torch":
+            run = timing.on_torch(row.ours, arrays, row.gradients).run
+        else:
+            run = timing.ours_on_numpy(row.ours, arrays, row.gradients)
+        calls.KINDS.clear()
+        first, *later = ([np.asarray(x).copy() for x in run()] for _ in range(4))
+        if not all(np.array_equal(x, y) for each in later for x, y in zip(first, each, strict=True)):
+            changed.append(title)
+    assert changed == []
 
 
 @pytest.mark.full
