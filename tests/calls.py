@@ -50,6 +50,16 @@ def by_form(cases: Iterable[Case]) -> list[Any]:
     return [case if case.name in FIRST_OF_ITS_FORM else pytest.param(case, marks=pytest.mark.full) for case in cases]
 
 
+def shares(cases: Iterable[Case], key: Callable[[Case], str] = lambda case: case.loss) -> list[Any]:
+    """Lists of cases by a key: those that are the first of their form, and for the full run the others."""
+    first: dict[str, list[Case]] = {}
+    others: dict[str, list[Case]] = {}
+    for case in cases:
+        (first if case.name in FIRST_OF_ITS_FORM else others).setdefault(key(case), []).append(case)
+    marked = [pytest.param(found, id=f"{name}, others", marks=pytest.mark.full) for name, found in others.items()]
+    return [*(pytest.param(found, id=name) for name, found in first.items()), *marked]
+
+
 AUTOGRAD: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
 COUNTS_PROGRAMS = pytest.mark.skipif(
     not hasattr(AUTOGRAD, "_top_saved_tensors_default_hooks"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,15 +12,22 @@ import portable_nce as pnce
 from portable_nce.testing import CASES
 from portable_nce.testing.variants import VARIANTS, case_arrays, differentiate
 
+from calls import shares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portable_nce.testing.cases import Case
+
 CASES_OF = {loss: [case for case in CASES if case.loss == loss] for loss in {case.loss: None for case in CASES}}
 DENSE_OF = {loss: [case for case in cases if "streamed" not in case.name] for loss, cases in CASES_OF.items()}
 
 
 # Arrays from HDF5, FITS and NetCDF are big-endian.
-@pytest.mark.parametrize("loss", DENSE_OF)
-def test_the_byte_order_changes_nothing(loss: str) -> None:
+@pytest.mark.parametrize("cases", shares(case for case in CASES if "streamed" not in case.name))
+def test_the_byte_order_changes_nothing(cases: list[Case]) -> None:
     """In all arrays or in one; results have native byte order."""
-    for case in DENSE_OF[loss]:
+    for case in cases:
         arrays = case_arrays(VARIANTS["numpy"], case, "float64")
         swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
         value, gradients = differentiate(case.function, arrays, len(case.arguments))

@@ -33,6 +33,13 @@ def form_of(case: Case) -> dict[str, Hashable]:
 FORMS = [CASES[k] for k in covering([form_of(case) for case in CASES], "modes of JAX")]
 """Calls with every array of every loss, of each number of axes, whole and in blocks."""
 
+FIRST = {*{case.loss: case.name for case in reversed(FORMS)}.values()}
+SHARES = [
+    pytest.param([case for case in FORMS if case.name in FIRST], id="each loss"),
+    pytest.param([case for case in FORMS if case.name not in FIRST], id="other calls", marks=pytest.mark.full),
+]
+"""One call of each loss, and the others for the full run."""
+
 
 @pytest.fixture
 def strict() -> Iterator[None]:
@@ -58,10 +65,11 @@ def gradient_of(case: Case) -> Callable[..., Any]:
 
 
 @pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("cases", SHARES)
 @pytest.mark.parametrize("dtype", mostly_full(["float32", "bfloat16"], ["float32"]))
-def test_every_call_is_traced_without_promotions_and_transfers(dtype: str) -> None:
+def test_every_call_is_traced_without_promotions_and_transfers(dtype: str, cases: list[Case]) -> None:
     failed: list[str] = []
-    for case in FORMS:
+    for case in cases:
         if dtype == "bfloat16" and case.loss not in HALVES:
             continue
         arrays = arrays_of(case, dtype)
@@ -73,10 +81,11 @@ def test_every_call_is_traced_without_promotions_and_transfers(dtype: str) -> No
     assert not failed
 
 
-def test_every_call_has_derivatives_in_forward_mode() -> None:
+@pytest.mark.parametrize("cases", SHARES)
+def test_every_call_has_derivatives_in_forward_mode(cases: list[Case]) -> None:
     """By all arrays at once; JAX says no earlier than it lowers a function that it has only a reverse mode."""
     failed: list[str] = []
-    for case in FORMS:
+    for case in cases:
         count = len(case.arguments)
 
         def along_itself(*arrays: Any, case: Case = case, count: int = count) -> Any:

@@ -19,7 +19,7 @@ from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import CHOOSE_BY_DEVICE, differentiate
 
-from calls import by_form, mostly_full
+from calls import by_form, mostly_full, shares
 
 if TYPE_CHECKING:
     from portable_nce.testing.cases import Case
@@ -76,11 +76,11 @@ SIZES: dict[str, dict[str, int]] = {
 """Sizes of blocks and tiles for arrays of a few rows."""
 
 
-def of_each_case() -> dict[str, list[Any]]:
+def of_each_case(*names: str) -> dict[str, list[Any]]:
     """Value and gradients of each case, with sizes of blocks that the engine chooses."""
     calls.KINDS.clear()
     found = {}
-    for case in CASES:
+    for case in [case for case in CASES if case.name in names]:
         options = {key: value for key, value in case.options.items() if key != "block_size"}
         arrays = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
         value, gradients = differentiate(replace(case, options=options).function, arrays, len(case.arguments))
@@ -93,8 +93,10 @@ usual = cache(of_each_case)
 
 @pytest.mark.internals
 @pytest.mark.parametrize("sizes", SIZES)
-def test_no_size_of_blocks_changes_a_loss(monkeypatch: pytest.MonkeyPatch, sizes: str) -> None:
-    wanted = usual()
+@pytest.mark.parametrize("cases", shares(CASES, lambda _: "all losses"))
+def test_no_size_of_blocks_changes_a_loss(monkeypatch: pytest.MonkeyPatch, cases: list[Case], sizes: str) -> None:
+    names = [case.name for case in cases]
+    wanted = usual(*names)
     for name, size in SIZES[sizes].items():
         monkeypatch.setattr(tiling, name, size)
     if sizes == "accelerator":
@@ -103,7 +105,7 @@ def test_no_size_of_blocks_changes_a_loss(monkeypatch: pytest.MonkeyPatch, sizes
     if sizes == "sorted labels":
         monkeypatch.setattr(choice, "is_large", lambda *_: True)
         monkeypatch.setattr(choice, "label_blocks", lambda _: (3, 64))
-    for case, arrays in of_each_case().items():
+    for case, arrays in of_each_case(*names).items():
         for result, expected in zip(arrays, wanted[case], strict=True):
             np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-11, err_msg=case)
 

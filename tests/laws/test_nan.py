@@ -14,18 +14,20 @@ import torch
 
 import portable_nce as pnce
 from portable_nce.testing import CASES
+from portable_nce.testing.cases import Case
 from portable_nce.testing.variants import VARIANTS, case_arrays, differentiate
 
+from calls import shares
+
 RNG = np.random.default_rng(11)
-CASES_OF = {loss: [case for case in CASES if case.loss == loss] for loss in {case.loss: None for case in CASES}}
 
 
 @pytest.mark.parametrize("libraries", [(np, torch), (torch, np)], ids=["numpy first", "torch first"])
-@pytest.mark.parametrize("loss", CASES_OF)
+@pytest.mark.parametrize("cases", shares(CASES))
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_nan_in_a_differentiated_array_makes_the_loss_nan(loss: str, libraries: Any) -> None:
+def test_nan_in_a_differentiated_array_makes_the_loss_nan(cases: list[Case], libraries: Any) -> None:
     """NaN in a row that counts makes the loss NaN."""
-    for case, library in zip(CASES_OF[loss], itertools.cycle(libraries)):
+    for case, library in zip(cases, itertools.cycle(libraries)):
         arrays = case_arrays(VARIANTS["numpy"], case, "float64")
         _, gradients = differentiate(case.function, arrays, len(case.arguments))
         for k, (name, gradient) in enumerate(zip(case.arguments, gradients, strict=True)):

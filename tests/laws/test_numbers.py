@@ -60,10 +60,7 @@ def chosen(name: str) -> list[tuple[str, ...]]:
 
 
 CALLS = {f"{name}, {' '.join(options)}": (name, options) for name in NAMES for options in chosen(name)}
-FEW = [
-    *("info_nce, hardness temperature", "triplet_from_labels, margin temperature"),
-    *("density.linear_softmax, smoothing", "density.linear_softmax, smoothing softcap z_loss"),
-]
+FEW = ["info_nce, hardness temperature", "density.linear_softmax, smoothing softcap z_loss"]
 
 
 class Counted:
