@@ -36,7 +36,7 @@ SAME_BITS = frozenset(
 """Elementwise functions whose derivatives PyTorch computes by the same operations as the tape."""
 
 
-MOST_BLOCKS = 8
+MOST_BLOCKS = 16
 """Largest number of blocks of a sweep in a program; of more, the operations take nearly all of the time."""
 
 
