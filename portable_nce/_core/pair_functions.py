@@ -237,8 +237,8 @@ class PairFunction(Record):
         xp = namespace_of(rows[0], columns[0])
         return self._value(xp.matmul(rows[0], xp.matrix_transpose(columns[0]))) * rows[1]
 
-    def scored(self, rows: Operands, columns: Operands) -> tuple[Array, Kept]:
-        """Scores of a tile, and what `pulled` needs of them."""
+    def scored(self, rows: Operands, columns: Operands, *, often: bool = False) -> tuple[Array, Kept]:
+        """Scores of a tile, and what `pulled` needs of them; `often`: several operations read the scores."""
         (x, scale), (y,) = rows, columns
         if not self.distance:
             products, near = products_of_rows(x, y), Near()
@@ -247,6 +247,8 @@ class PairFunction(Record):
             products, near = negative_squares(x, y, scaled=self._scales(x), apart=apart)
             if near.apart:
                 return self._function.of_differences(_differences(x, y))[0] * scale, Kept(products, near)
+        if often:
+            (products,) = adapter_of(products).computed_once(products)
         kept = Kept(products, near)
         values = self._of_kept(kept)
         if self.function is None or self.function.bound is None:  # the products, or those of a user's function

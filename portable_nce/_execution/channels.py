@@ -77,7 +77,7 @@ class Channel(NamedTuple):
         if self.in_halves:
             return product(Operand(*rows), Operand(*columns)), None
         if isinstance(self.scores, PairFunction):
-            return self.scores.scored(rows, columns)
+            return self.scores.scored(rows, columns, often=True)
         return _scored(self.scores, rows, columns)
 
     def pull(
