@@ -33,9 +33,9 @@ place, until one fails. `python -m mutation.report` prints the survivors.
 - **Changes**: the operators of [mutmut](https://mutmut.readthedocs.io), also in tables, classes and defaults, but not
   in docstrings, annotations, `__all__`, decorators, error messages, the command line, the conformance suite, and the
   adapters of CuPy and MLX.
-- **Tests**: those of single modules, the suite on NumPy, array-api-strict and PyTorch, most laws of all losses, and counts of
-  launches and passes; of compilation only compiled steps; none that start processes. Each mutant has some seconds in a
-  stage (`--budget`).
+- **Tests**: those of single modules, the suite on NumPy, array-api-strict and PyTorch, most laws of all losses, counts
+  of launches and passes, and compiled steps; none that start processes. Each mutant has some seconds in a stage
+  (`--budget`).
 - **Detected**: a test fails, the import fails, or a test takes 15 seconds more than 30 times as long as usual.
 - **Score**: from a sample of each file, weighted by its number of mutants. Mutants that change no behaviour, such as a
   tile size, count as survivors.
