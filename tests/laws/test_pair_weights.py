@@ -75,6 +75,19 @@ def test_the_logarithm_of_a_weight_is_added_to_the_score_of_a_negative(name: str
     assert_equal(value_and_gradient(name, SCORES, pair_weights=WEIGHTS), value_and_gradient(name, moved))
 
 
+@pytest.mark.parametrize("way", ["each", "separate", "pooled"])
+@pytest.mark.parametrize("factor", [1e-3, 10.0])
+def test_a_factor_of_the_weights_of_positives_has_no_effect(way: Any, factor: float) -> None:
+    members = np.arange(N)[:, None] // 3 == np.arange(N)[None, :] // 3
+
+    def found(weights: Any) -> Any:
+        options = {"positives": members & ~np.eye(N, dtype=bool), "mask": ~np.eye(N, dtype=bool)}
+        of_scores = pnce.from_scores.supcon
+        return pnce.value_and_grad(lambda x: of_scores(x, **options, pair_weights=weights, multi_positive=way))(SCORES)
+
+    assert_equal(found(np.where(members, WEIGHTS * factor, WEIGHTS)), found(WEIGHTS))
+
+
 @pytest.mark.parametrize("least", [1.0, 1e-6, 1e-12])
 @pytest.mark.parametrize("direction", ["a_to_b", "b_to_a"])
 def test_the_distributions_of_relic_are_weighted(direction: Any, least: float) -> None:
