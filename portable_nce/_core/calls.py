@@ -1,9 +1,9 @@
-"""Calls of losses that are programs: from the third call of a kind on, only recorded array operations run.
+"""Calls of losses that are programs: after a few calls of a kind, only recorded array operations run.
 
 The kind of a call is everything on which its operations depend, except the entries of arrays: function, options, which
-arrays are the same, and what an adapter says of them. The first call of a kind runs as it is written. The second is
-recorded as well, and the program is kept if its results are those of the call, bit for bit. A later call whose entries
-fail a guard runs as it is written, and a further program is recorded.
+arrays are the same, and what an adapter says of them. The first call of a kind runs as it is written. The second, of
+large arrays the eighth, is recorded as well, and the program is kept if its results are those of the call, bit for bit.
+A later call whose entries fail a guard runs as it is written, and a further program is recorded.
 
 Calls that something observes (a compiler, a transform, `explain`), calls of ranks and of functions of users, and higher
 derivatives run as they are written.
@@ -11,6 +11,7 @@ derivatives run as they are written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -33,6 +34,9 @@ Arrays = tuple[Array, ...]
 
 MOST, MOST_PROGRAMS = 512, 4
 """Largest numbers of kinds, and of programs of one kind, which differ in the answers of their guards."""
+
+SMALL, TRIAL_OF_SMALL, TRIAL = 2**17, 2, 8
+"""Number of entries of all arrays below which a call is recorded early: recording takes the time of two calls."""
 
 KINDS: dict[Hashable, Kind] = {}
 """At most `MOST` kinds of calls."""
@@ -187,7 +191,8 @@ class Kind:
         self.args = [_with_arrays(x, place) for x in args]
         self.options = {name: _with_arrays(x, place) for name, x in options.items()}
         self.programs: list[tuple[Program, Callable[..., Arrays], Callable[[Arrays], Any]]] = []
-        self.is_refused, self.number, self.next_trial = False, 0, 2
+        is_small = sum(math.prod(x.shape) for x in arrays) < SMALL
+        self.is_refused, self.number, self.next_trial = False, 0, TRIAL_OF_SMALL if is_small else TRIAL
         self.order = sorted(range(len(arrays)), key=lambda k: -states[k])
         self.place = [self.order.index(k) for k in range(len(arrays))]
 

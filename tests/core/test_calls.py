@@ -194,6 +194,18 @@ def test_a_sweep_of_few_blocks_has_a_program(blocks: int, kept: int) -> None:
 
 
 @COUNTS_PROGRAMS
+@pytest.mark.parametrize(("entries", "number"), [(calls.SMALL // 2 - 4, 2), (calls.SMALL // 2, 8)])
+def test_large_arrays_are_recorded_later(entries: int, number: int) -> None:
+    """Recording takes the time of two calls, which a size that comes once or twice would not repay."""
+    x, y = tensors(4, entries // 4)
+    for _ in range(number - 1):
+        pnce.info_nce(x, y)
+    assert programs() == [0]
+    pnce.info_nce(x, y)
+    assert programs() == [1]
+
+
+@COUNTS_PROGRAMS
 @pytest.mark.parametrize("name", CALLS)
 def test_kept_calls_hold_no_argument(name: str) -> None:
     x, y = tensors(6, 4)
