@@ -28,6 +28,8 @@ ROUNDS: Final = 25
 """Maximum number of rounds."""
 SHORTEST: Final = 0.002
 """Shorter calls are repeated within a round, for about this many seconds."""
+RECORDED: Final = 8
+"""Calls after which a loss runs as in the rest of a training."""
 CHECKED: Final = 128
 """Rows of the batch on which a formula is checked before it is timed."""
 MEMORY: Final = 6 * 2**30
@@ -189,9 +191,11 @@ def measured(row: Row, library: str, rows: int, width: int, seconds: float, *, m
     if memory:
         gradients = sum(x.nbytes for x in row.draw(rows, width, "float32")[: row.gradients])
         found["memory"] = {name: peak(each, gradients) for name, each in entered.items()}
-    for _ in range(1 if memory else 2):  # first calls, as that of the peak, are slow; second ones record programs
-        failed = failures(entered)
-        found |= {"failed peers": failed} if failed else {}
+    failed = failures(entered)  # first calls, as that of the peak, are slow
+    found |= {"failed peers": failed} if failed else {}
+    if not memory:  # the second call, or the eighth of large arrays, records a program
+        for _ in range(RECORDED):
+            entered[OURS].run()
     return {**found, **timed({name: each.run for name, each in entered.items()}, seconds)}
 
 
