@@ -397,6 +397,12 @@ def test_sums_over_clusters() -> None:
     assert Clusters([[k] for k in range(5)]).sums(values) is values
 
 
+@pytest.mark.parametrize(("size", "freedom"), [(1, 12 - 2), (2, 6 - 2), (3, 4 - 2)])
+def test_the_degrees_of_freedom_are_those_of_the_clusters_of_two_folds(size: int, freedom: int) -> None:
+    folds = [Fold(0.5, [0.1, -0.1] * 3, [(6 * k + i) // size for i in range(6)]) for k in range(2)]
+    assert summary(folds).freedom == freedom
+
+
 # ---------------------------------------------------------------------------------------------------------- differences
 
 

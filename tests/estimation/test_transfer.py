@@ -89,6 +89,7 @@ def test_categories_have_a_limit() -> None:
         ({"groups": range(60)}, TypeError, "groups: expected none .*; a series has blocks"),
         ({"seed": 0}, TypeError, "did you mean 'rng'"),
         ({"lag": 0}, ValueError, "lag: expected at least 1, got 0"),
+        ({"lag": (1, 0)}, ValueError, "lag: expected at least 1, got 0"),
         ({"lag": "1"}, TypeError, "lag: expected an integer, got str"),
         ({"lag": (1, 1)}, ValueError, r"lag: expected one or more different lags, got \[1, 1\]"),
         ({"lag": 60}, ValueError, "lag: expected lags and a past below the 60 rows, got 60"),
