@@ -180,7 +180,8 @@ class Recorder(TapeAdapter):
 
     def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
-        if len(block) > MOST_BLOCKS if not isinstance(block, int) else length > MOST_BLOCKS * block:
+        number = -(-length // max(block, 1)) if isinstance(block, int) else len(block)
+        if number > MOST_BLOCKS:
             self._recording.refuse("many blocks")
         return super().scan(step, init, xs, block)
 

@@ -2,8 +2,7 @@
 
 For arrays of given shapes a function calls the same array operations each time. A check of entries ("is the largest
 below 30?") is recorded as a *guard*: if its answer differs in a run, the program does not apply. A function has no
-program if it uses an array that is not an argument, branches on an entry in another way, warns, or scans several
-blocks.
+program if it uses an array that is not an argument, branches on an entry in another way, warns, or scans many blocks.
 """
 
 from __future__ import annotations
