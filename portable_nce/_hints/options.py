@@ -22,7 +22,7 @@ def remedy_for(option: str, name: str, module: str | None, names: Collection[str
     place = _place_of(name, module)
     if name == "matryoshka":
         return "pass it to the loss that matryoshka returns" if _takers(option, "", functions) else ""
-    known = _OF_ONE.get((f"{place}.{name}" if place else name, option))
+    known = OF_ONE.get((f"{place}.{name}" if place else name, option))
     if known is not None:
         return known
     if {"scores", "data_scores", "noise_scores"} & {*names}:
@@ -30,10 +30,10 @@ def remedy_for(option: str, name: str, module: str | None, names: Collection[str
         known = _OF_SCORES.get(option) or (_BY_POSITIVES.get(option) if not own else None)
         known = known or (_OF_GIVEN_SCORES.get(option) if place == "from_scores" else None)
     else:
-        other = next((other for other in _INSTEAD.get(option, ()) if other in names), None)
+        other = next((other for other in INSTEAD.get(option, ()) if other in names), None)
         both_ways = option == "symmetric" and _BOTH_WAYS & {*names}
         known = f"pass {other}=..." if other else _BOTH_IN if both_ways else None
-        known = known or (_OF_EMBEDDINGS.get(option) if place == "" else None) or _ELSEWHERE.get(option)
+        known = known or (OF_EMBEDDINGS.get(option) if place == "" else None) or ELSEWHERE.get(option)
     if known is not None:
         return known
     near = get_close_matches(option, names, 1, 0.9)
@@ -118,7 +118,7 @@ _BOTH_IN = "leave it out: both directions are in the loss"
 _SMOOTHED = "pass soft targets, positives=(1 - smoothing) * eye(N) + smoothing / N"
 _SMOOTHINGS = ("smoothing", "label_smoothing")
 
-_OF_ONE = {
+OF_ONE = {
     ("siglip", "positives"): (
         "use contrast(..., objective=objectives.logistic(bias=...), pairing=pairings.explicit(...)), with "
         "temperature = 1 / logit_scale"
@@ -151,9 +151,7 @@ _OF_ONE = {
         "take the mean of the losses of scores, teacher_scores and of scores.T, teacher_scores.T"
     ),
     **{(f"from_scores.{name}", option): _SMOOTHED for name in ("info_nce", "supcon") for option in _SMOOTHINGS},
-    **{
-        (name, option): "pass logit_scale=..., its inverse" for name in ("clip", "siglip") for option in ("temp", "tau")
-    },
+    **{(name, "temp"): "pass logit_scale=..., its inverse" for name in ("clip", "siglip")},
     **{
         (f"bounds.{name}", "reduction"): "leave it out: the bound is one number"
         for name in ("barber_agakov", "dv", "mine", "smile")
@@ -161,7 +159,7 @@ _OF_ONE = {
 }
 """Remedies by function and option."""
 
-_INSTEAD = {
+INSTEAD = {
     "temp": ("temperature",),
     "negative_keys": ("keys", "negative_candidates", "queue"),
     "keys": ("negative_keys", "negative_candidates", "queue"),
@@ -173,7 +171,7 @@ _INSTEAD = {
 _BOTH_WAYS = {"view_a", "image", "query_a", "directions", "embeddings"}
 """Arguments of losses in which each row is a query and a key."""
 
-_OF_EMBEDDINGS = {
+OF_EMBEDDINGS = {
     "queue": "use moco(query, key, queue)",
     **dict.fromkeys(("pos_weight", "pair_weights"), "for weights of pairs, use contrast with pairings.weighted(...)"),
     **dict.fromkeys(
@@ -189,7 +187,7 @@ _OF_EMBEDDINGS = {
     "include_positive": 'for denominators without the positive, use dcl, or contrast(..., objective="dcl")',
     "ignore_index": "to leave rows out, pass weights=..., with 0 for them",
 }
-_ELSEWHERE = {
+ELSEWHERE = {
     "tau_plus": "for debiased negatives, use hcl(view_a, view_b, tau_plus=...)",
     "labels": "for positives by label, use supcon(embeddings, labels) or contrast with pairings.labels",
     **dict.fromkeys(

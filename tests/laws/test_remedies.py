@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pytest
 
 import portable_nce as pnce
+from portable_nce._hints import options as remedies
 
 SCORES = np.random.default_rng(3).normal(size=(4, 4))
 TEACHER = np.random.default_rng(4).normal(size=(4, 4))
@@ -16,11 +18,33 @@ X, Y, QUEUE = np.random.default_rng(5).normal(size=(3, 4, 3))
 FUNCTIONS = [name for name in pnce.from_scores.__all__ if name != "cosent"]
 
 
+def _parameters(x: Any) -> Any:
+    return inspect.signature(x).parameters if callable(x) and not isinstance(x, type) else ()
+
+
 def message_of(function: Any, *arrays: Any, **options: Any) -> str:
     """Message of the error that a call raises."""
     with pytest.raises(TypeError) as raised:
         function(*arrays, **options)
     return str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "option"), remedies.OF_ONE)
+def test_a_remedy_of_one_function_is_in_its_error(name: str, option: str) -> None:
+    function = attrgetter(name)(pnce)
+    assert option not in inspect.signature(function).parameters
+    assert remedies.OF_ONE[name, option] in message_of(function, **{option: 1})
+
+
+LOSSES = [getattr(pnce, name) for name in pnce.__all__ if "weights" in _parameters(getattr(pnce, name))]
+
+
+@pytest.mark.parametrize("option", [*remedies.OF_EMBEDDINGS, *remedies.ELSEWHERE, *remedies.INSTEAD])
+def test_a_remedy_of_many_is_in_an_error(option: str) -> None:
+    found = [message_of(loss, **{option: 1}) for loss in LOSSES if option not in _parameters(loss)]
+    table = remedies.OF_EMBEDDINGS | remedies.ELSEWHERE
+    for remedy in [table[option]] if option in table else remedies.INSTEAD[option]:
+        assert any(remedy in message for message in found), remedy
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
