@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
 from portable_nce import from_scores
+from portable_nce._core import calls
 from portable_nce.backends import torch_namespace
 
 N = 256
@@ -61,10 +62,10 @@ class Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def passes_of(loss: Callable[[Any], Any], *, large: bool = False) -> list[str]:
-    """The passes of a third call, with all that earlier calls have kept."""
+    """The passes of a later call, with all that earlier calls have kept."""
     scores = torch.randn((N, N), generator=torch.Generator().manual_seed(0)) * (30.0 if large else 3.0)
     scores.requires_grad_()
-    for _ in range(2):
+    for _ in range(calls.TRIAL):
         torch.autograd.grad(loss(scores), scores)
     # The engine asks whether a mode observes its operations, and then computes some of them otherwise.
     with mock.patch.object(torch_namespace, "_len_torch_dispatch_stack", return_value=0), Passes() as passes:
