@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient
-from .checks import all_entries, is_empty, largest, least, readable_entry
+from .checks import all_entries, is_empty, is_readable, largest, least, readable_entry
 from .distances import Near, negative_squares, pull_squares
 from .equality import Record
 from .namespace import is_array, is_number, namespace_of
@@ -162,22 +162,19 @@ def _root_slope(squares: Array, *, own: bool = False) -> Array:
 
     `own`: the diagonal is known to be 0.
     """
-    xp, adapter = namespace_of(squares), adapter_of(squares)
-    if 0 not in squares.shape and adapter.is_plain((squares,)):
+    xp, adapter, positive, smallest = namespace_of(squares), adapter_of(squares), squares, None
+    if is_readable(squares) and not is_empty(squares) and adapter.is_plain((squares,)):
         positive = -squares
         if own:
             positive = adapter.fill_diagonal(positive, 0, 0, squares.shape[0], math.inf)
         smallest = readable_entry(positive, least)
-    else:
-        positive, smallest = squares, None
     if smallest is not None:
         if not smallest > 0:
-            zero, is_tile = positive == 0, len(squares.shape) == 2  # noqa: PLR2004
-            positive = (
-                adapter.put_entries(positive, *adapter.places(zero), math.inf)
-                if is_tile
-                else xp.where(zero, math.inf, positive)
-            )
+            zero = positive == 0
+            if len(squares.shape) > 1:  # a tile, in which few entries are 0
+                positive = adapter.put_entries(positive, *adapter.places(zero), math.inf)
+            else:
+                positive = xp.where(zero, math.inf, positive)
         return (xp.zeros_like(positive[..., :1]) + 0.5) / xp.sqrt(positive)  # in one pass, unlike a number before `/`
     zero = squares == 0
     divisors = xp.sqrt(xp.where(zero, xp.ones_like(squares), -squares)) * 2.0
