@@ -36,8 +36,12 @@ SAME_BITS = frozenset(
 """Elementwise functions whose derivatives PyTorch computes by the same operations as the tape."""
 
 
-MOST_BLOCKS = 16
-"""Largest number of blocks of a sweep in a program; of more, the operations take nearly all of the time."""
+MOST_BLOCKS, MOST_ROWS = 16, 2**11
+"""Largest numbers of blocks and of rows of a sweep of several blocks in a program.
+
+Of more, the operations take nearly all of the time. A program also holds small arrays for longer than the call itself
+does; between large blocks, they would keep freed memory from being used again.
+"""
 
 
 class Recorder(TapeAdapter):
@@ -181,7 +185,7 @@ class Recorder(TapeAdapter):
     def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
         number = -(-length // max(block, 1)) if isinstance(block, int) else len(block)
-        if number > MOST_BLOCKS:
+        if number > MOST_BLOCKS or (number > 1 and length > MOST_ROWS):
             self._recording.refuse("many blocks")
         return super().scan(step, init, xs, block)
 

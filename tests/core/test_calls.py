@@ -18,7 +18,7 @@ from portable_nce._core import calls
 from portable_nce._core.calls import MOST
 from portable_nce._core.namespace import namespace_of
 from portable_nce._core.tracing import traced
-from portable_nce.backends.traced import MOST_BLOCKS
+from portable_nce.backends.traced import MOST_BLOCKS, MOST_ROWS
 from portable_nce.testing.cases import LOSSES, example
 from portable_nce.testing.suite.calls import arrays_of, value_and_gradients
 
@@ -191,6 +191,15 @@ def test_a_sweep_of_few_blocks_has_a_program(blocks: int, kept: int) -> None:
     losses = [pnce.info_nce(x, y, block_size=2) for _ in range(3)]
     assert programs() == [kept]
     assert losses[0] == losses[1] == losses[2]
+
+
+@COUNTS_PROGRAMS
+@pytest.mark.parametrize(("rows", "kept"), [(MOST_ROWS, 1), (MOST_ROWS + 1, 0)])
+def test_a_sweep_of_many_rows_in_blocks_has_none(rows: int, kept: int) -> None:
+    x, y = (z[:rows] for z in tensors(MOST_ROWS + 1, 1))
+    for _ in range(2):
+        pnce.info_nce(x, y, block_size=1024)
+    assert programs() == [kept]
 
 
 @COUNTS_PROGRAMS
