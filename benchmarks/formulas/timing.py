@@ -20,6 +20,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from contestants import Setting, memory_of, seconds_of
 
+from portable_nce._core.calls import TRIAL
+
 from . import ROWS, Row, kit
 
 OURS: Final = "portable_nce"
@@ -28,8 +30,6 @@ ROUNDS: Final = 25
 """Maximum number of rounds."""
 SHORTEST: Final = 0.002
 """Shorter calls are repeated within a round, for about this many seconds."""
-RECORDED: Final = 8
-"""Calls after which a loss runs as in the rest of a training."""
 CHECKED: Final = 128
 """Rows of the batch on which a formula is checked before it is timed."""
 MEMORY: Final = 6 * 2**30
@@ -193,8 +193,8 @@ def measured(row: Row, library: str, rows: int, width: int, seconds: float, *, m
         found["memory"] = {name: peak(each, gradients) for name, each in entered.items()}
     failed = failures(entered)  # first calls, as that of the peak, are slow
     found |= {"failed peers": failed} if failed else {}
-    if not memory:  # the second call, or the eighth of large arrays, records a program
-        for _ in range(RECORDED):
+    if not memory:  # until a program is recorded, of large arrays too
+        for _ in range(TRIAL):
             entered[OURS].run()
     return {**found, **timed({name: each.run for name, each in entered.items()}, seconds)}
 

@@ -36,7 +36,10 @@ MOST, MOST_PROGRAMS = 512, 4
 """Largest numbers of kinds, and of programs of one kind, which differ in the answers of their guards."""
 
 SMALL, TRIAL_OF_SMALL, TRIAL = 2**17, 2, 8
-"""Number of entries of all arrays below which a call is recorded early: recording takes the time of two calls."""
+"""Number of entries below which arrays are small; the call of a kind that is recorded, of small arrays and of others.
+
+Recording takes the time of two calls, which a size that comes a few times would not repay.
+"""
 
 KINDS: dict[Hashable, Kind] = {}
 """At most `MOST` kinds of calls."""
