@@ -240,12 +240,12 @@ class Defaults:
             return tuple([xp.astype(x, dtype) for x in result])
         return xp.astype(result, dtype)
 
-    def places(self, x: Array) -> tuple[Array, Array]:
-        rows, columns = self._space(x).nonzero(x)
-        return rows, columns
+    def places(self, x: Array) -> tuple[Array, ...]:
+        found: tuple[Array, ...] = self._space(x).nonzero(x)
+        return found
 
-    def put_entries(self, x: Array, rows: Array, columns: Array, values: Any) -> Array:
-        x[rows, columns] = values
+    def put_entries(self, x: Array, places: tuple[Array, ...], values: Any) -> Array:
+        x[places] = values
         return x
 
     def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:

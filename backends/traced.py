@@ -176,7 +176,7 @@ class Recorder(TapeAdapter):
     def places(self, x: Array) -> Any:
         self._recording.refuse("places that depend on entries")
 
-    def put_entries(self, x: Array, rows: Array, columns: Array, values: Any) -> Any:
+    def put_entries(self, x: Array, places: tuple[Array, ...], values: Any) -> Any:
         self._recording.refuse("places that depend on entries")
 
     def fused(self, step: Function) -> Any:

@@ -154,7 +154,7 @@ def pull_squares(
     if not (places is None or others is None or is_empty(places)):
         if adapter.is_plain((cotangent,)):
             of_pairs = cotangent[places, others]
-            cotangent = adapter.put_entries(cotangent, places, others, 0.0)
+            cotangent = adapter.put_entries(cotangent, (places, others), 0.0)
         else:  # differentiated by the cotangent
             near = Near(exact=True)
     factors = () if factor is None else (factor,)
@@ -295,7 +295,7 @@ def _with_exact(xp: Namespace, squares: Array, x: Array, y: Array, rows: Array, 
         parts.append(-adapter_of(x).row_dots(differences, differences))
     if not parts:
         return squares
-    return adapter_of(squares).put_entries(squares, rows, columns, xp.concat(parts))
+    return adapter_of(squares).put_entries(squares, (rows, columns), xp.concat(parts))
 
 
 def _chunks(count: int, width: int) -> list[slice]:

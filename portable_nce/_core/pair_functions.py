@@ -170,11 +170,7 @@ def _root_slope(squares: Array, *, own: bool = False) -> Array:
         smallest = readable_entry(positive, least)
     if smallest is not None:
         if not smallest > 0:
-            zero = positive == 0
-            if len(squares.shape) > 1:  # a tile, in which few entries are 0
-                positive = adapter.put_entries(positive, *adapter.places(zero), math.inf)
-            else:
-                positive = xp.where(zero, math.inf, positive)
+            positive = adapter.put_entries(positive, adapter.places(positive == 0), math.inf)  # few entries
         return (xp.zeros_like(positive[..., :1]) + 0.5) / xp.sqrt(positive)  # in one pass, unlike a number before `/`
     zero = squares == 0
     divisors = xp.sqrt(xp.where(zero, xp.ones_like(squares), -squares)) * 2.0

@@ -398,12 +398,12 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    def places(self, x: Array) -> tuple[Array, Array]:
-        """Return rows and columns of the True entries of a boolean matrix, whose entries can be read."""
+    def places(self, x: Array) -> tuple[Array, ...]:
+        """Return an index per axis of the True entries of a boolean array, whose entries can be read."""
         ...
 
-    def put_entries(self, x: Array, rows: Array, columns: Array, values: float | Array) -> Array:
-        """Return a matrix with values at some entries; `x` may be overwritten, and is neither recorded nor traced."""
+    def put_entries(self, x: Array, places: tuple[Array, ...], values: float | Array) -> Array:
+        """Return an array with values at some places; `x` may be overwritten, and is neither recorded nor traced."""
         ...
 
     def scan(
