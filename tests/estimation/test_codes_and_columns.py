@@ -71,7 +71,8 @@ def test_many_categories_without_kernels_have_no_range() -> None:
     for codes in (x, names, names.tolist()):
         assert "many categories" in estimate(codes, y, critic="separable", steps=25).flags
     assert "many categories" not in estimate(x, y, steps=25).flags
-    assert "many categories" not in estimate(x.astype(float), y % 20, critic="separable", steps=25).flags
+    for numbers in (x.astype(float), np.stack([x, y], axis=1)):
+        assert "many categories" not in estimate(numbers, y % 20, critic="separable", steps=25).flags
 
 
 def test_kernels_are_tried_for_more_pairs_of_codes() -> None:

@@ -188,6 +188,9 @@ def test_centres_and_scales_of_categories() -> None:
     np.testing.assert_allclose(found.centres[:2], 7.0, atol=1.0)
     np.testing.assert_allclose(found.scales[:2, 0], [1.0, 4.0], rtol=0.25)
     assert np.isfinite(found.centres[2]).all()  # no rows: those of all
+    wide = Within.fitted(np.concatenate([x, 3.0 * x - 50.0], axis=1), codes, 3)  # each column by itself
+    np.testing.assert_allclose(wide.centres, np.concatenate([found.centres, 3.0 * found.centres - 50.0], axis=1))
+    np.testing.assert_allclose(wide.scales, np.concatenate([found.scales, 3.0 * found.scales], axis=1))
     assert found.indicators(codes).shape == (300, 3)
     assert Within.fitted(np.ones((300, 1)), codes, 2)(np.ones((300, 1)), codes).tolist() == [[0.0]] * 300
 

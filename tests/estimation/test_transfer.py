@@ -69,6 +69,17 @@ def test_it_is_the_information_given_the_past() -> None:
     assert estimate(torch.asarray(x), torch.asarray(y), steps=25).to_dict() == one.to_dict()
 
 
+def test_series_of_several_columns() -> None:
+    both = series(120).T
+    short: Any = {"steps": 1, "critic": "separable"}
+    found = estimate(both, both, lag=(1, 3), past=2, **short)
+    sources, past = (np.concatenate([both[2:-1], rows], axis=1) for rows in (both[:-3], both[1:-2]))
+    same: Any = mutual_information(
+        sources, both[3:], given=past, order=range(117), rng=0, progress=False, splits=1, **short
+    )
+    assert found.to_dict() == same.to_dict()
+
+
 def test_categories_have_a_limit() -> None:
     x = np.random.default_rng(0).integers(2, size=401)
     y = np.concatenate([[0], x[:-1]])
