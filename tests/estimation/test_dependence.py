@@ -171,6 +171,13 @@ def test_classes_of_equal_size_are_no_copies() -> None:
     assert not has_near_copies(x, y, range(300), Random(0))
 
 
+@pytest.mark.parametrize(("values", "columns"), [(2, 9), (3, 6)])
+def test_designs_of_all_combinations_are_no_copies(values: int, columns: int) -> None:
+    design = np.indices((values,) * columns).reshape(columns, -1).T.astype(float)
+    x, y = design[:, :3], design[:, 3:]
+    assert not has_near_copies(x, y, range(len(design)), Random(0))
+
+
 @pytest.mark.parametrize("columns", [1, 5, 60])
 @pytest.mark.parametrize("noise", [0.01, 1.0])
 def test_independent_draws_are_no_copies(columns: int, noise: float) -> None:

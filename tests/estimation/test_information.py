@@ -9,6 +9,7 @@ import math
 import pickle
 from dataclasses import FrozenInstanceError, asdict, fields, replace
 from random import Random
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import pytest
 import portable_nce as pnce
 from portable_nce.estimation import critics, display, features, mutual_information
 from portable_nce.estimation.host import on_host
+from portable_nce.estimation.reporting import reported
+from portable_nce.estimation.result import Settings
 from portable_nce.estimation.statistics import (
     Fold,
     averaged,
@@ -28,6 +31,7 @@ from portable_nce.estimation.statistics import (
     quantile,
     summary,
 )
+from portable_nce.estimation.study import Found
 
 NATS = 0.6
 RHO = math.sqrt(-math.expm1(-2.0 * NATS))
@@ -262,7 +266,7 @@ def test_options_of_other_libraries_are_named() -> None:
         ("subjects", "did you mean 'groups'"),
         ("times", "did you mean 'order'"),
         ("z", "did you mean 'given'"),
-        ("units", "results are in nats"),
+        ("units", "pass nothing: results are in nats"),
         ("group", "did you mean 'groups'"),
     ):
         with pytest.raises(
@@ -386,6 +390,71 @@ def test_the_gradient_in_closed_form_is_the_derivative_of_the_loss() -> None:
         np.testing.assert_allclose(critics.SEPARABLE.gradient(given, *pairs, 0.0), expected, atol=1e-12)
         expected = own.gradient(given, *pairs, 0.1)  # with a tenth of exceptions, by differentiation
         np.testing.assert_allclose(critics.SEPARABLE.gradient(given, *pairs, 0.1), expected, atol=1e-12)
+
+
+def study_of(bound: float, **changed: Any) -> Any:
+    """Result of two folds with this bound, whose standard error is 0.0071, and of changed parts of the study."""
+    settings = Settings(200, 200, 2, 1, "pairs", "own", "ranks", 1, 1, 1, 0.0, 0, "0", "NumPy")
+    given, ceiling = changed.pop("given", ()), changed.pop("ceiling", 9.0)
+    values = {"half": bound, "quarter": bound, "null": 0.0, **changed}
+    converged = values.pop("converged", True)
+    parts = {
+        name: [Fold(value, [0.1, -0.1] * 50, range(100 * k, 100 * k + 100), 0.0, ceiling) for k in range(2)]
+        for name, value in {"whole": bound, **values}.items()
+        if value is not None
+    }
+    study = Found([parts["whole"]], [parts["half"]], parts.get("quarter", []), parts["null"], [], converged)
+    return reported(study, given, settings, range(200))
+
+
+@pytest.mark.parametrize(
+    ("flag", "flagged", "not_flagged"),
+    [
+        ("nothing found", {"bound": 0.0150}, {"bound": 0.0154}),  # two errors and 0.001
+        ("nothing found", {"bound": 0.0}, {"bound": 0.0, "given": ("repeated rows",)}),
+        ("at the ceiling", {"bound": 1.0, "ceiling": 1.99}, {"bound": 1.0, "ceiling": 2.01}),
+        ("null above zero", {"bound": 1.0, "null": 0.0129}, {"bound": 1.0, "null": 0.0126}),
+        ("still growing", {"bound": 1.0, "half": 0.75, "quarter": 0.5}, {"bound": 1.0, "half": 0.76, "quarter": 0.5}),
+        ("still growing", {"bound": 1.0, "half": 0.9, "quarter": 0.81}, {"bound": 1.0, "half": 0.9, "quarter": 0.8}),
+        ("still growing", {"bound": 1.0, "half": 0.9, "quarter": 0.81}, {"bound": 1.0, "half": 0.9, "quarter": None}),
+        ("not converged", {"bound": 1.0, "converged": False}, {"bound": 1.0}),
+    ],
+)
+def test_a_flag_has_a_limit(flag: str, flagged: Any, not_flagged: Any) -> None:
+    assert flag in study_of(**flagged).flags
+    assert flag not in study_of(**not_flagged).flags
+
+
+def test_what_is_reported_of_a_study() -> None:
+    found = study_of(1.0, half=0.98, quarter=0.95)
+    error = 0.1 / math.sqrt(198.0)
+    assert found.flags == ()
+    assert found.curve == tuple((n, x, pytest.approx(error)) for n, x in ((50, 0.95), (100, 0.98), (200, 1.0)))
+    assert (found.bound, found.error, found.ceiling, found.null) == (1.0, pytest.approx(error), 9.0, 0.0)
+    assert found.lower == found.low == pytest.approx(1.0 - quantile(198) * error, abs=1e-5)
+    assert found.estimate == pytest.approx(1.0 + (1.0 + math.sqrt(0.5)) * 0.02)  # between 1/N and 1/√N
+    fastest = 1.0 + math.sqrt(2.0)
+    width = quantile(198) * math.hypot((1.0 + fastest) * error, fastest * error)
+    assert found.high == pytest.approx(1.0 + fastest * 0.02 + width, abs=1e-5)
+    growing = study_of(1.0, half=0.5)
+    assert growing.lower == found.lower
+    assert all(map(math.isnan, (growing.estimate, growing.low, growing.high)))
+    assert math.isnan(study_of(1.0, null=0.1).lower)
+
+
+def test_normal_scores_are_quantiles_of_ranks_between_those_of_the_training() -> None:
+    training = np.asarray([1.0, 2.0, 2.0, 4.0])
+    ranks = {0.0: 0.5, 1.0: 0.5, 1.25: 0.75, 1.5: 1.0, 2.0: 2.0, 3.0: 3.0, 3.5: 3.25, 4.0: 3.5, 5.0: 3.5}
+    found = features.normal_scores(np, training, np.asarray([*ranks]))
+    np.testing.assert_allclose(found, [NormalDist().inv_cdf(rank / 4.0) for rank in ranks.values()], atol=0.01)
+
+
+def test_an_outlier_leaves_each_column_its_part_in_the_distances_of_other_rows() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    x[0, 0] = 200.0
+    distances = features.fitted(x, "ranks")(x).coordinates[1:, 2]
+    for k in range(2):
+        assert np.corrcoef(distances, (x[1:, k] - x[:, k].mean()) ** 2)[0, 1] > 0.4
 
 
 def test_quantiles() -> None:

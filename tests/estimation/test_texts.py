@@ -189,9 +189,9 @@ def test_the_texts_of_a_result_are_these() -> None:
     ]
     flagged = replace(SHOWN, flags=("repeated rows", "not converged"), settings=replace(MADE, categories=4))
     assert flagged.sentence() == (
-        "The mutual information given 4 categories is at least 0.500 nats (0.721 bits) with 95 % confidence (200 pairs; "
-        "InfoNCE of held-out pairs, separable in 6 of 6 reports, 2 x 3 folds, portable_nce 0.1, seed 0; repeated rows; "
-        "not converged)."
+        "The mutual information given 4 categories is at least 0.500 nats (0.721 bits) with 95 % confidence (200 "
+        "pairs; InfoNCE of held-out pairs, separable in 6 of 6 reports, 2 x 3 folds, portable_nce 0.1, seed 0; "
+        "repeated rows; not converged)."
     )
 
 
