@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -833,8 +833,12 @@ CLUSTERED = {"prototypes", "assignments", "concentrations", "mask"}
 """If one of these is a sequence, all must be: the error may name any that differs."""
 
 
-PARTS: Mapping[str, Sequence[str]] = {"objective": ("parameters",), "similarity": ("weight",)}
-"""Arguments named in errors of separately made objects that do not fit."""
+PARTS: Mapping[str, Sequence[str]] = {
+    "objective": ("parameters",),
+    "similarity": ("weight",),
+    "has_aux": ("value_and_grad",),
+}
+"""Arguments named in errors of separately made objects that do not fit, and the function that takes another."""
 
 
 # -------------------------------------------------------------------------------------------------------- the functions
@@ -993,11 +997,13 @@ def assert_same(call: Call, got: Any, wanted: Any) -> None:
 
 
 def is_named(call: Call, names: Sequence[str], message: str) -> bool:
-    """Whether a message names one of some arguments, and says what was expected."""
+    """Whether a message begins with an argument or a part of it, names one of some, and says what was expected."""
     if call.name == "stop_gradient" and "no backend is registered" in message:
         return True
-    says = re.match(r"[^:]+: .*expected ", message, re.DOTALL)
-    return says is not None and re.search(rf"\b({'|'.join(names)})\b", message) is not None
+    known = {*inspect.signature(FUNCTIONS[call.name]).parameters, call.name, *chain(*PARTS.values())}
+    says = re.match(r"(\w+)[^\s:]*: .*expected ", message, re.DOTALL)
+    named = re.search(rf"\b({'|'.join(names)})\b", message) is not None
+    return says is not None and says[1] in known and named
 
 
 def check(call: Call, junk: Mapping[str, Junk]) -> None:
