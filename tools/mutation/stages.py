@@ -31,7 +31,7 @@ OWN: Final = (
     *(f"tests/{folder}" for folder in FOLDERS),
     *("tests/test_pairings.py", "tests/test_similarities.py", "tests/test_diagnostics.py"),
     *(f"tests/laws/test_{name}.py" for name in SHORT_LAWS),
-    "tests/project/test_docstrings.py::test_the_parts_of_a_loss_have_the_defaults_that_they_document",
+    "tests/project/test_docstrings.py::test_functions_have_the_defaults_that_they_document",
     "tests/project/test_documents.py::test_errors_name_the_functions_of_the_index",
 )
 SLOW: Final = (
