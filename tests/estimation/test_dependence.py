@@ -232,6 +232,9 @@ def test_folds_have_equal_numbers_of_rows() -> None:
     assert sum(rows) == sizes.sum()
     assert max(rows) - min(rows) <= sizes.max()
     assert sorted(c for fold in folds for c in fold.report) == list(range(40))
+    bounds = np.cumsum([0, 10, 4, 3, 2, 1, 1]).tolist()
+    clusters = Clusters([list(range(a, b)) for a, b in pairwise(bounds)])
+    assert sorted(len(clusters.members(fold.report)) for fold in clusters.folds(2, Random(0))) == [10, 11]
 
 
 @pytest.mark.parametrize("kind", ["groups", "blocks"])

@@ -98,13 +98,13 @@ def test_a_report_names_blocks_and_equal_rows() -> None:
 
 def test_a_report_names_columns_and_critics() -> None:
     names = np.asarray(["a", "b", "c"])[np.arange(200) % 3]
-    found = estimate(np.stack([X, Y], axis=1), names, splits=2, steps=100)
+    found = estimate(np.stack([X, Y], axis=1), names, splits=3, steps=25)
     assert "X has 2 columns; y has 1 column, given as 3 with an indicator of each value" in found.report()
     assert (found.settings.columns, found.settings.inputs) == ((2, 1), (2, 3))
     assert estimate([[a, b] for a, b in zip(X, Y, strict=True)], names.tolist()).settings.columns == (2, 1)
     counts = [int(n) for n in re.findall(r"in (\d+)", found.settings.critic)]
-    assert sum(counts) == 6
-    assert found.settings.critic.endswith("of 6 reports")
+    assert sum(counts) == 9
+    assert found.settings.critic.endswith("of 9 reports")
 
 
 def test_a_short_sentence() -> None:
