@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -211,3 +212,29 @@ def test_sums_of_a_family_do_not_depend_on_the_order_of_merging(name: str) -> No
     ):
         np.testing.assert_allclose(values(*parts), whole, rtol=1e-13)
     assert not math.isnan(float(whole.sum()))
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_cotangents_of_reweighted_negatives_do_not_depend_on_the_tiles(beta: float) -> None:
+    """The exponentials of each tile are relative to its own largest score."""
+    scores = 5.0 * np.random.default_rng(3).normal(size=(4, 9))
+    positives = np.broadcast_to(np.arange(9) == 0, (4, 9))
+    block = Inputs(parameters=(np.full((4,), -5.0),))
+    family = Reweighted(np, pnce.objectives.hard_negatives(beta=beta, tau_plus=0.1), ScoreFacts())
+    _, _, of_positives = family.add_masked((scores,), Members(positives, np.logical_not(positives)), block)
+
+    def cotangents(*bounds: int) -> Any:
+        parts = []
+        for low, high in pairwise(bounds):
+            own = positives[:, low:high]
+            parts.append(family.add_masked((scores[:, low:high],), Members(own, np.logical_not(own)), block)[:2])
+        total, rescales = family.merge([sums for sums, _ in parts])
+        losses = family.finish(total, of_positives, block, need_grad=True)
+        found = [
+            family.tile_cotangent(residual, losses, rescale)
+            for (_, residual), rescale in zip(parts, rescales, strict=True)
+        ]
+        return np.concatenate([matrix * factor[:, None] for matrix, factor in found], axis=1)
+
+    np.testing.assert_allclose(cotangents(0, 2, 3, 9), cotangents(0, 9), rtol=1e-12)

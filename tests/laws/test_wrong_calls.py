@@ -179,6 +179,7 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
         "objective: expected a function of RowStatistics, got CrossEntropyLoss: .*'target'",
     ),
     "a class as objective": (lambda: pnce.contrast(X, Y, objective=torch.nn.Linear), "objective: .*got the class"),
+    "no reduction": (lambda: pnce.info_nce(X, Y, reduction=None), "reduction: .* got None; did you mean 'none'?"),
     "a short name": (lambda: pnce.info_nce(X, Y, similarity="cos"), "similarity: .*; did you mean 'cosine'?"),
     "operands not in tuples": (
         lambda: pnce.info_nce(X, Y, similarity=similarities.Similarity(lambda x, y, s: (x * s, y), inner_product=True)),
