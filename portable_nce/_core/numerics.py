@@ -51,16 +51,16 @@ def place_of_largest(x: Array) -> Array:
     """
     xp, n_columns = namespace_of(x), x.shape[1]
     # The number of columns of an exported program may be a symbol, which has no order.
-    if adapter_of(x).mode != "traced" or not isinstance(n_columns, int) or n_columns > _LARGEST_WHOLE:
+    if adapter_of(x).mode != "traced" or not isinstance(n_columns, int) or n_columns > LARGEST_WHOLE:
         return xp.argmax(x, axis=1, keepdims=True)
     x = stop_gradient(x)
     number = xp.arange(n_columns, dtype=xp.float32, device=device_of(x))[None, :]
-    first = xp.where(x == xp.max(x, axis=1, keepdims=True), number, _LARGEST_WHOLE)
-    first = xp.min(xp.where(xp.isnan(x), number - _LARGEST_WHOLE, first), axis=1, keepdims=True)
-    return xp.astype(xp.where(first < 0, first + _LARGEST_WHOLE, first), xp.int32)
+    first = xp.where(x == xp.max(x, axis=1, keepdims=True), number, LARGEST_WHOLE)
+    first = xp.min(xp.where(xp.isnan(x), number - LARGEST_WHOLE, first), axis=1, keepdims=True)
+    return xp.astype(xp.where(first < 0, first + LARGEST_WHOLE, first), xp.int32)
 
 
-_LARGEST_WHOLE = 2.0**24
+LARGEST_WHOLE = 2.0**24
 """The float32 numbers up to this hold all integers."""
 
 

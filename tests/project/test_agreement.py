@@ -47,11 +47,25 @@ def test_a_cell_is_the_worst_of_its_cases(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [8.01, float("inf"), float("nan")])
 def test_a_cell_beyond_its_bound_fails(tmp_path: Path, error: float) -> None:
     bounds = agreement.recorded(agreement.measured(report(tmp_path / "old", CELL)), {})
-    assert bounds["torch"]["info_nce|normal|float32"] == [1.0, 8.0]
+    assert bounds == {"all": {"info_nce|normal|float32": [1.0, 8.0]}}
     assert agreement.beyond(agreement.measured(tmp_path / "old"), bounds) == []
     worse = agreement.measured(report(tmp_path / "new", CELL | {"gradient": error}))
     (line,) = agreement.beyond(worse, bounds)
     assert line.startswith("torch: info_nce normal float32: gradient")
+
+
+def test_a_variant_that_runs_some_cases_has_the_bounds_of_those_that_run_all(tmp_path: Path) -> None:
+    of_jax = CELL | {"variant": "jax-x64"}
+    smaller = agreement.measured(report(tmp_path / "few", CELL, of_jax | {"gradient": 1.0}))
+    bounds = agreement.recorded(smaller, {})
+    assert bounds.keys() == {"all"}
+    assert agreement.beyond(agreement.measured(report(tmp_path / "more", of_jax | {"gradient": 8.0})), bounds) == []
+    larger = agreement.measured(report(tmp_path / "larger", of_jax | {"gradient": 5.0}))
+    (line,) = agreement.beyond(agreement.measured(report(tmp_path / "beyond", of_jax | {"gradient": 9.0})), bounds)
+    assert line.startswith("jax-x64: info_nce normal float32: gradient")
+    needed = agreement.recorded(larger, bounds)
+    assert needed == bounds | {"jax-x64": {"info_nce|normal|float32": [1.0, 16.0]}}
+    assert agreement.recorded({"jax-x64": smaller["jax-x64"]}, needed) == bounds
 
 
 def test_a_cell_without_a_bound_fails(tmp_path: Path) -> None:
