@@ -18,6 +18,9 @@ LARGE = 2**15
 FEWEST = 2**13
 """Number of entries of a matrix from which one kernel of several steps is faster than the core's formula."""
 
+MOST_PASSES = 16
+"""Largest number of entries of a row that are found one by one; more take a partition less time."""
+
 STRIP = 2**16
 """Number of entries of the rows of a matrix that are computed at once, step by step: they stay in the cache."""
 
@@ -235,6 +238,37 @@ class NumpyAdapter(TapeAdapter):
         rows = np.flatnonzero((columns >= 0) & (columns < x.shape[1]))
         x[rows, columns[rows]] = value[rows] if hasattr(value, "shape") else value
         return x
+
+    def highest_of_rows(self, x: Any, count: int) -> Any:
+        """By repeated `argmax`, which takes half the time of a maximum; many by a partition.
+
+        None for equal entries or infinities that need more care, and for NaN.
+        """
+        if hasattr(x, "__recorded__") or 0 in x.shape or count > x.shape[1]:
+            return None
+        return (_highest_in_turn if count <= MOST_PASSES else _highest_at_once)(x, count)
+
+
+def _highest_in_turn(x: Any, count: int) -> Any:
+    left, rows, places = x.copy(), np.arange(x.shape[0]), np.empty((x.shape[0], count), np.intp)
+    for k in range(count):
+        places[:, k] = left.argmax(axis=1)
+        if not (left[rows, places[:, k]] > -np.inf).all():
+            return None
+        left[rows, places[:, k]] = -np.inf
+    return places
+
+
+def _highest_at_once(x: Any, count: int) -> Any:
+    least = np.partition(x, x.shape[1] - count, axis=1)[:, -count, None]
+    found = np.flatnonzero(x >= least)
+    if len(found) != count * len(x):  # NaN, or several equal to the last
+        return None
+    columns = (found % x.shape[1]).reshape(-1, count)
+    if (np.bincount(found // x.shape[1], minlength=len(x)) != count).any():
+        return None
+    order = np.argsort(-np.take_along_axis(x, columns, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(columns, order, axis=1)
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> NumpyAdapter:

@@ -47,6 +47,23 @@ def test_highest_is_a_stable_sort(library: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("library", IN)
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 33])
+@pytest.mark.parametrize("awkward", ["none", "infinite", "equal", "NaN", "few"])
+def test_highest_of_distinct_scores(library: str, count: int, awkward: str) -> None:
+    """One row needs more care, or none does."""
+    for columns in (count, count + 1, 9 * count + 7):
+        scores = RNG.permuted(np.tile(np.arange(columns, dtype=np.float32), (4, 1)), axis=1)
+        if awkward == "equal":
+            scores[2] = np.minimum(scores[2], columns - count)
+        elif awkward == "few":
+            scores[2, RNG.permutation(columns)[count - 1 :]] = -np.inf
+        elif awkward != "none":
+            scores[2, RNG.integers(columns)] = {"NaN": np.nan, "infinite": np.inf}[awkward]
+        _, found = highest(IN[library](scores), count)
+        assert found.tolist() == sorted_columns(scores, count)
+
+
+@pytest.mark.parametrize("library", IN)
 @pytest.mark.parametrize(
     "valid", [None, [False, True, True, True], [True] * 4, [False] * 4, [False, False, True, False]]
 )
