@@ -250,7 +250,7 @@ class Defaults:
 
     def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
-        if isinstance(block, int):
+        if not isinstance(block, Sequence):  # a number, while `torch.jit.trace` runs a tensor
             # Without rows, there is one block of none.
             block = [(start, min(start + block, length)) for start in range(0, length or 1, block or 1)]
         if len(block) == 1:

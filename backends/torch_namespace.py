@@ -102,7 +102,8 @@ def _is_open(*tensors: Any, fewest: int = _FEWEST) -> bool:
     """
     if torch.compiler.is_compiling() or not tensors[0].is_cpu:
         return False
-    return math.prod(_joint_shape(*[x.shape for x in tensors])) >= fewest and is_plain(tensors)
+    large = math.prod(_joint_shape(*[x.shape for x in tensors])) >= fewest
+    return large and is_plain(tensors) and not any(x.is_neg() for x in tensors)  # a negative yet to be computed
 
 
 def any_along(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:

@@ -156,7 +156,7 @@ def _kind_of(
 
 
 def _with_arrays(x: Any, function: Callable[[Any], Any]) -> Any:
-    """Argument with a function applied to its arrays, or to the places of arrays."""
+    """Argument with a function applied to its arrays, or their places; a copy of what its owner could change."""
     way = "array" if type(x) is _Place else _ways.get(type(x))
     if way == "array":
         return function(x)
@@ -166,7 +166,7 @@ def _with_arrays(x: Any, function: Callable[[Any], Any]) -> Any:
     if way == "record":
         fields = [(name, getattr(x, name)) for name in x._fields]
         changed = {name: new for name, item in fields if (new := _with_arrays(item, function)) is not item}
-        return x._replace(**changed) if changed else x
+        return x._replace(**changed) if changed or isinstance(x, EqualByContents) else x
     return x
 
 

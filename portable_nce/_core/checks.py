@@ -320,7 +320,7 @@ def temperature_of(xp: Namespace, value: Any, rows: int, like: Array, *, views: 
     if not is_array(value) or is_number(value) or value.shape not in each:
         return positive_scalar(xp, "temperature", value, like)
     check_floating(xp, temperature=value)
-    _check_entries("temperature", value, 0.0)
+    check_entries("temperature", value, 0.0)
     return cast(value, like.dtype)
 
 
@@ -383,7 +383,12 @@ def check_learned_scale_of_cosines(name: str, value: Any) -> None:
 
 def _holds_numbers(x: Array) -> bool:
     """Whether an array that has not been checked yet holds integers or real numbers."""
-    return isinstance(x.shape, tuple) and any(kind in str(x.dtype) for kind in ("int", "float"))
+    if not any(kind in str(x.dtype) for kind in ("int", "float")):
+        return False
+    try:
+        return isinstance(x.shape, tuple)
+    except RuntimeError:  # PyTorch's nested tensors have none
+        return False
 
 
 def readable_number(value: Any) -> float | None:
@@ -450,7 +455,7 @@ def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf, row
     shape = value.shape if is_array(value) else ()
     if isinstance(shape, tuple) and len(shape) == 1 and shape[0] != 1 and (rows is None or shape[0] == rows):
         check_floating(common_namespace(**{name: value})[0], **{name: value})
-        _check_entries(name, value, above)
+        check_entries(name, value, above)
     else:
         check_scalar(name, value, above=above)
 
@@ -471,7 +476,7 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
             f"{name}: expected a number or an array of one entry{each} got shape {tuple(value.shape)}{column}"
         )
     check_floating(xp, **{name: value})
-    _check_entries(name, value, above)
+    check_entries(name, value, above)
 
 
 def is_empty(x: Array) -> bool:
@@ -522,7 +527,7 @@ def largest(xp: Namespace, x: Array) -> Array:
     return xp.max(x)
 
 
-def _check_entries(name: str, value: Array, above: float) -> None:
+def check_entries(name: str, value: Array, above: float) -> None:
     """The entries must be finite and greater than `above`, if they can be read; NaN passes, and makes the loss NaN."""
     if above == -math.inf or is_empty(value):
         return

@@ -11,12 +11,11 @@ from .namespace import is_array, is_number
 class EqualByContents:
     """Base of objects that are equal if their types and contents are; arrays are compared by identity.
 
-    ``==`` of arrays is an array, and tracers have no values.
+    ``==`` of arrays is an array, and tracers have no values. Hashes are not kept: users may set an attribute.
     """
 
-    __slots__ = ("_hash",)
+    __slots__ = ()
     _fields: ClassVar[tuple[str, ...]] = ()
-    _hash: int
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -38,21 +37,10 @@ class EqualByContents:
 
     def __hash__(self) -> int:
         try:
-            return self._hash
-        except AttributeError:
-            pass
-        try:
             contents = self._contents()
         except AttributeError:  # torch.compile before 2.13 hashes objects before it fills them
             return hash(type(self))
-        self._hash = hash((type(self), _key(contents)))
-        return self._hash
-
-    def __getstate__(self) -> Any:
-        state: Any = object.__getstate__(self)
-        if isinstance(state, tuple):  # hashes of strings and arrays differ between processes
-            state[1].pop("_hash", None)
-        return state
+        return hash((type(self), _key(contents)))
 
 
 class Record(EqualByContents):

@@ -225,7 +225,7 @@ def _with_parameters(objective: Objective, matrix: ScoreMatrix) -> tuple[Objecti
     if isinstance(objective, Weighted):
         inner, known = objective.inner, isinstance(pairing.positives, (OnDiagonals, AheadOfQueue))
         known = known and pairing.one_per_row and not pairing.has_flags
-    elif isinstance(pairing.rule, SmoothedRule) and objective is info_nce():
+    elif isinstance(pairing.rule, SmoothedRule) and objective == info_nce():
         inner, plain = SMOOTHED, matrix._replace(pairing=diagonal())
         known = matrix.similarity.inner_product and matrix.shape[0] <= matrix.shape[1]
     else:

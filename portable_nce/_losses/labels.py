@@ -642,16 +642,21 @@ def _of_labels(
             raise ValueError(
                 f"ignore_index: expected None with several labels of each row, got {ignore_index!r}; use a mask"
             )
+        _refuse_key_labels(key_labels)
         return contrast_embeddings(named, objective, overlap(labels), options, factor=factor)
     remedy = "labels != 0, if it is multi-hot" if several else "use contrast with pairings.overlap, if it is multi-hot"
     check_integers(xp, "labels", labels, (rows,), several=f"; {remedy}")
     if keys is not None:
         named["keys"], pairing = _keys_and_pairing(labels, keys, key_labels, ignore_index)
-    elif key_labels is not None:
-        raise ValueError(f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too")
     else:
+        _refuse_key_labels(key_labels)
         pairing = equal_labels(labels, None, ignore_index=ignore_index)
     return contrast_embeddings(named, objective, pairing, options, layout, factor=factor)
+
+
+def _refuse_key_labels(key_labels: Array | None) -> None:
+    if key_labels is not None:
+        raise ValueError(f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too")
 
 
 def _keys_and_pairing(

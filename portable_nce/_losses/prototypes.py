@@ -21,6 +21,7 @@ from typing import Any
 from .._call import PAIRED, ColumnLayout, Embedding, LossOptions, contrast_embeddings, enter_embeddings, same_width
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
+    check_entries,
     check_floating,
     check_indices,
     check_number,
@@ -83,8 +84,8 @@ def proto_nce(
         Index a of each embedding's prototype, from 0 to R - 1, in each clustering. Out-of-range indices raise for NumPy
         and eager PyTorch CPU tensors; elsewhere such a row does not count. Exclude rows by `weights`.
     concentrations : array, shape (R,), or sequence of such
-        Concentration φ > 0 (temperature) of each prototype, without gradient; see `concentrations`. A concentration of
-        0 makes the loss NaN.
+        Concentration φ > 0 (temperature) of each prototype, without gradient; see `concentrations`. Concentrations
+        that are not positive raise for NumPy and eager PyTorch CPU tensors; elsewhere 0 makes the loss NaN.
     key : array, shape (N, D), optional
         Keys for the InfoNCE term; row i belongs to embedding i.
     queue : array, shape (M, D), or Queue, optional
@@ -191,6 +192,7 @@ def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: LossO
     assignments = indices_of(xp, "assignments", assignments, (x.shape[0],))
     check_indices("assignments", assignments, number, "prototypes")
     check_shape("concentrations", phi, (number,))
+    check_entries("concentrations", phi, 0.0)
     constants, phi = (stop_gradient(upcast(xp, z)) for z in (prototypes, phi))
     embeddings = {"embeddings": rows._replace(array=x), "prototypes": Embedding(constants, (prototypes.dtype,))}
     options = options._replace(similarity=scaled_columns(options.similarity, reciprocal(phi)), mask=mask)

@@ -30,7 +30,7 @@ SERIAL = 3.0
 def _columns(x: Array) -> Array:
     """Normal scores of the columns."""
     xp = namespace_of(x)
-    return xp.stack([normal_scores(xp, xp.sort(x[:, k]), x[:, k]) for k in range(x.shape[1])], axis=1)
+    return normal_scores(xp, xp.sort(x, axis=0), x)
 
 
 def _nearest(z: Array, rows: Sequence[int], count: int) -> Array:

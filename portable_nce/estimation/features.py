@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -148,10 +148,12 @@ class Scaler(NamedTuple):
         if self.transform == "standardize":
             return CriticInputs(standard, standard, standard)
         x = _ranked(xp, x, self.mean, self.middle)
-        each = [normal_scores(xp, self.columns[:, k], x[:, k]) for k in range(x.shape[1])]
-        own = xp.stack(each[:width], axis=1)
-        each += [normal_scores(xp, ordered, product.of(own)) for product, ordered in self.products]
-        scores = xp.stack(each, axis=1)
+        scores = normal_scores(xp, self.columns, x)
+        own = scores[:, :width]
+        if self.products:
+            made, ordered = zip(*((product.of(own), ordered) for product, ordered in self.products), strict=True)
+            of_products = normal_scores(xp, xp.stack(ordered, axis=1), xp.stack(made, axis=1))
+            scores = xp.concat([scores, of_products], axis=1)
         return CriticInputs(scores, xp.concat([scores, standard], axis=1), own)
 
     def extended(self, products: Sequence[Product], scores: Array) -> Scaler:
@@ -214,23 +216,30 @@ def _ranked(xp: Namespace, x: Array, mean: Array, middle: Array) -> Array:
     return xp.concat([x, xp.log1p(xp.mean(((x - mean) / middle) ** 2, axis=1, keepdims=True))], axis=1)
 
 
-def normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
-    """Normal quantile of each value's rank among the sorted training values, interpolated linearly.
+def normal_scores(xp: Namespace, ordered: Array, x: Array) -> Array:
+    """Normal quantile of each value's rank among the sorted training values of its column, interpolated linearly.
 
     Mutual information is invariant to it. Tukey's lambda distribution approximates the normal quantile.
     """
-    count = column.shape[0]
-    column, x = column + 0.0, x + 0.0  # contiguous, as PyTorch asks
-    low = xp.astype(xp.searchsorted(column, x, side="left"), x.dtype)
-    high = xp.astype(xp.searchsorted(column, x, side="right"), x.dtype)
-    below = xp.take(column, xp.astype(_limited(low - 1, 0, count - 1), xp.int32))
-    above = xp.take(column, xp.astype(_limited(low, 0, count - 1), xp.int32))
+    count = ordered.shape[0]
+    low, high, below, above = (xp.stack(each, axis=1) for each in zip(*_neighbours(xp, ordered, x), strict=True))
     step = above - below
     share = xp.where(step > 0, (x - below) / xp.where(step > 0, step, xp.ones_like(step)), xp.zeros_like(step))
     between = xp.logical_and(low == high, xp.logical_and(low > 0, low < count))
     place = xp.where(between, low - 0.5 + share, 0.5 * (low + high))
     p = _limited(place / count, 0.5 / count, 1.0 - 0.5 / count)
     return 4.91 * (p**0.14 - (1.0 - p) ** 0.14)
+
+
+def _neighbours(xp: Namespace, ordered: Array, x: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
+    """Of each column: numbers of sorted values below x and up to x, the last one below x, and the first one from x."""
+    count = ordered.shape[0]
+    for k in range(x.shape[1]):
+        column, own = ordered[:, k] + 0.0, x[:, k] + 0.0  # contiguous, as PyTorch asks
+        low, high = (xp.searchsorted(column, own, side=side) for side in ("left", "right"))
+        low, high = (xp.astype(place, own.dtype) for place in (low, high))
+        below, above = (xp.astype(_limited(low - back, 0, count - 1), xp.int32) for back in (1, 0))
+        yield low, high, xp.take(column, below), xp.take(column, above)
 
 
 class Canonical(NamedTuple):
@@ -261,16 +270,35 @@ def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
     """Canonical correlations (Hotelling 1936), one per ridge, a multiple of the mean variance (Vinod 1976)."""
     xp, count = namespace_of(x), x.shape[0]
     means = xp.mean(x, axis=0), xp.mean(y, axis=0)
-    x, y = x - means[0], y - means[1]
-    spectra = [xp.linalg.eigh(z.T @ z / count) for z in (x, y)]
-    between, noise = x.T @ y / count, (x.shape[1] + y.shape[1]) / count
+    noise, parts = (x.shape[1] + y.shape[1]) / count, []
+    for centred in (x - means[0], y - means[1]):
+        z, basis = _in_row_space(xp, centred)
+        parts.append((z, basis, xp.linalg.eigh(z.T @ z / count)))
+    (x, of_x, _), (y, of_y, _) = parts
+    between = x.T @ y / count
     result = []
     for ridge in ridges:
-        first, second = (_whitening(xp, spectrum, ridge) for spectrum in spectra)
+        # The mean of all variances, of which those outside of the space of the rows are 0.
+        first, second = (
+            _whitening(xp, spectrum, ridge if basis is None else ridge * z.shape[1] / basis.shape[0])
+            for z, basis, spectrum in parts
+        )
         left, correlations, right = xp.linalg.svd(first.T @ between @ second, full_matrices=False)
         squares = _limited(correlations, 0.0, 1.0) ** 2
-        result.append(Canonical(means, (first @ left, second @ right.T), squares, noise))
+        matrices = [z if basis is None else basis @ z for z, basis in ((first @ left, of_x), (second @ right.T, of_y))]
+        result.append(Canonical(means, (matrices[0], matrices[1]), squares, noise))
     return result
+
+
+def _in_row_space(xp: Namespace, x: Array) -> tuple[Array, Array | None]:
+    """Coordinates of rows in the space that they span, and its basis (D, n), if there are more columns than rows.
+
+    Then all correlations are there, and the covariance (D, D) has no further directions.
+    """
+    if x.shape[1] <= x.shape[0]:
+        return x, None
+    left, scales, basis = xp.linalg.svd(x, full_matrices=False)
+    return left * scales, basis.T
 
 
 def canonical_of_pairs(x: Array, y: Array) -> list[Canonical]:

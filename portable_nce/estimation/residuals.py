@@ -105,7 +105,7 @@ def _standard_columns(x: Array) -> Array:
 def _score_columns(x: Array) -> Array:
     """Normal scores of columns."""
     xp = namespace_of(x)
-    return xp.stack([normal_scores(xp, xp.sort(x[:, k]), x[:, k]) for k in range(x.shape[1])], axis=1)
+    return normal_scores(xp, xp.sort(x, axis=0), x)
 
 
 class Regression(NamedTuple):

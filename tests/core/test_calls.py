@@ -494,3 +494,28 @@ def test_threads_share_programs() -> None:
 
     in_threads(work)
     assert not failed
+
+
+@pytest.mark.parametrize("make", [pnce.objectives.hard_negatives, pnce.objectives.relic, pnce.objectives.triplet])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_an_object_that_is_changed_after_a_call_is_another_one(make: Callable[[], Any], library: str) -> None:
+    """A new object has the loss of its own numbers, whatever became of an equal one."""
+    x, y = (z.detach() if library == "torch" else z.detach().numpy() for z in tensors(6, 4))
+
+    def loss(objective: Any) -> float:
+        return float(pnce.contrast(x, y, objective=objective, temperature=0.5))
+
+    first, number = make(), 0
+    wanted = loss(first)
+    for name in first._fields:
+        if type(getattr(first, name)) is float and math.isfinite(getattr(first, name)):
+            calls.KINDS.clear()
+            changed = make()
+            loss(changed)
+            kept = hash(changed)
+            setattr(changed, name, getattr(changed, name) + 0.5)
+            assert hash(changed) != kept
+            assert [loss(make()) for _ in range(4)] == [wanted] * 4
+            assert loss(changed) != wanted
+            number += 1
+    assert number

@@ -45,6 +45,24 @@ def test_the_best_pairs_of_columns_are_canonical_coordinates() -> None:
     assert canonical_of_pairs(x[:, :7], y) == []
 
 
+@pytest.mark.parametrize("ridge", [0.0, 0.1, 2.0])
+@pytest.mark.parametrize("width", [30, 31, 90])
+def test_columns_beyond_the_rows_have_no_further_correlations(width: int, ridge: float) -> None:
+    """Further directions without variance only lower the mean of the variances, of which the ridge is a multiple."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 3)), rng.normal(size=(30, 3))
+    y[:, 0] += x[:, 1]
+    turns = [np.linalg.qr(rng.normal(size=(width, width)))[0][:3] for _ in range(2)]
+    wide = [z @ turn for z, turn in zip((x, y), turns, strict=True)]
+    wanted, found = canonical(x, y, (ridge,))[0], canonical(*wide, (ridge * width / 3,))[0]
+    np.testing.assert_allclose(found.squares[:3], wanted.squares, rtol=1e-9)
+    np.testing.assert_allclose(found.squares[3:], 0.0, atol=1e-9)
+    for k, (narrow, z) in enumerate(zip((x, y), wide, strict=True)):
+        coordinates = ((z - found.means[k]) @ found.matrices[k])[:, :3]
+        expected = (narrow - wanted.means[k]) @ wanted.matrices[k]
+        np.testing.assert_allclose(np.abs(coordinates), np.abs(expected), rtol=1e-6, atol=1e-7)
+
+
 def permuted_codes(number: int, pairs: int, exceptions: float) -> Any:
     """Codes, those of a permutation but for a share of other codes, and the mutual information."""
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,12 +66,38 @@ UNUSUAL: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]] = [
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_tensors_without_arithmetic_are_refused_by_name(loss: str) -> None:
     for case in DENSE_OF[loss]:
-        names = [*case.arguments, *case.constants]
         tensors = case_arrays(VARIANTS["torch"], case, "float32")
         for k, x in enumerate(tensors):
             forms = [make for fits, make in UNUSUAL if fits(x)]
-            if not forms or names[k] == "temperature":
+            if not forms:
                 continue
             odd = forms[(len(case.name) + k) % len(forms)](x)
             with pytest.raises(TypeError, match=r"^[\w. \[\]]+: expected "):
                 case.function(*tensors[:k], odd, *tensors[k + 1 :])
+
+
+WITH_A_MASK = [
+    function
+    for module in (pnce.bounds, pnce.from_scores)
+    for function in (getattr(module, name) for name in module.__all__)
+    for names in (inspect.signature(function).parameters,)
+    if "mask" in names and [name for name, x in names.items() if x.default is x.empty] == ["scores"]
+]
+"""Functions of scores alone."""
+
+
+@pytest.mark.parametrize("function", WITH_A_MASK)
+def test_tensors_whose_negative_is_yet_to_be_computed(function: Callable[..., Any]) -> None:
+    """PyTorch makes them of complex numbers, and refuses their bits; also with positives by index or by flags."""
+    made, diagonal = torch.Generator().manual_seed(0), torch.eye(100, dtype=torch.bool)
+    scores, flags = torch.randn(100, 100, generator=made), torch.rand(100, 100, generator=made) < 0.2
+    lazy = torch.complex(torch.zeros_like(scores), -scores).conj().imag
+    assert lazy.is_neg()
+    assert torch.equal(lazy, scores)
+    forms: list[dict[str, Any]] = [{"mask": flags | diagonal}]
+    if "positives" in inspect.signature(function).parameters:
+        forms += [{"positives": torch.arange(100).roll(1)}]
+        forms += [{"positives": flags}] if function.__module__ == pnce.from_scores.supcon.__module__ else []
+    for form in forms:
+        for found in (function(lazy, **form) for _ in range(3)):
+            torch.testing.assert_close(found, function(scores, **form), rtol=0.0, atol=0.0)

@@ -713,6 +713,10 @@ def _backward(function: Any, x: Any) -> Any:
     return x.grad
 
 
+def _info_nce(x: Any) -> Any:
+    return pnce.info_nce(x, x.flip(1))
+
+
 def _compiled(function: Any) -> Any:
     return torch.compile(function, backend="aot_eager")
 
@@ -745,3 +749,5 @@ def test_smile_has_the_derivatives_of_js(way: str) -> None:
     wanted = _backward(bounds.dv, x)
     if "order" not in way:
         torch.testing.assert_close(GRADIENTS[way](bounds.dv, x), wanted, rtol=1e-12, atol=1e-14)
+    if way == "traced":
+        torch.testing.assert_close(GRADIENTS[way](_info_nce, x), _backward(_info_nce, x), rtol=1e-12, atol=1e-14)

@@ -117,3 +117,9 @@ def test_the_mean_of_soft_triples_is_over_all_or_over_those_that_do_not_round_to
     near = [np.logaddexp(0.0, 1.0 - 2.5), np.logaddexp(0.0, 1.0 - 1.5)]  # of anchors 0 and 1
     assert [soft(), soft(average="all")] == pytest.approx([sum(near) / 4.0] * 2)
     assert soft(average="nonzero") == pytest.approx(sum(near) / 2.0)
+
+
+@pytest.mark.parametrize("labels", [np.asarray([0, 0, 1]), np.eye(3) > 0], ids=["labels", "several labels"])
+def test_labels_of_keys_without_keys_are_refused(labels: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"^key_labels: expected None without keys"):
+        pnce.supcon(np.eye(3), labels, key_labels=np.asarray([0, 1]))

@@ -69,3 +69,10 @@ def test_clusterings_come_in_equal_numbers(name: str, count: int) -> None:
     given = {key: [array] * (count if key == name else 2) for key, array in arrays.items()}
     with pytest.raises(ValueError, match=rf"^{name}: expected a sequence of 2 arrays, .*, got {count}$"):
         pnce.proto_nce(np.eye(2), [np.eye(2)] * 2, *list(given.values())[:2], mask=given["mask"])
+
+
+@pytest.mark.parametrize("least", [0.0, -1.0])
+def test_concentrations_are_positive(least: float) -> None:
+    """They divide the scores, as a temperature does."""
+    with pytest.raises(ValueError, match=rf"^concentrations: expected a finite number greater than 0, got {least}"):
+        pnce.proto_nce(np.eye(2), np.eye(2), np.asarray([0, 1]), np.asarray([1.0, least]))
