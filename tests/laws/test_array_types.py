@@ -40,6 +40,16 @@ def test_the_byte_order_changes_nothing(cases: list[Case]) -> None:
             np.testing.assert_array_equal(y, x, err_msg=case.name)
 
 
+@pytest.mark.parametrize("cases", shares(case for case in CASES if "streamed" not in case.name))
+def test_numpy_may_raise_floating_point_errors_but_underflow(cases: list[Case]) -> None:
+    for case in cases:
+        arrays = case_arrays(VARIANTS["numpy"], case, "float32")
+        with np.errstate(all="raise", under="ignore"):
+            for _ in range(2):
+                differentiate(case.function, arrays, len(case.arguments))
+                case.function(*arrays)
+
+
 @pytest.mark.parametrize("make", [lambda x: np.ma.masked_array(x, x > 0.5), np.matrix], ids=["masked", "matrix"])
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 def test_subclasses_whose_operations_mean_something_else_are_refused(make: Callable[[Any], Any]) -> None:
