@@ -1114,7 +1114,8 @@ def _times(space: Any, cotangent: Array, gradient: Array) -> Array:
     """Gradient times the cotangent of the value (1,), or of the values (N,) of its rows, in its own shape."""
     dimension = len(gradient.shape)
     factor = cotangent if dimension < 2 else space.reshape(cotangent, (-1,) + (1,) * (dimension - 1))  # noqa: PLR2004
-    return space.reshape(space.multiply(factor, gradient), gradient.shape)
+    product = space.multiply(factor, gradient)
+    return product if product.shape == gradient.shape else space.reshape(product, gradient.shape)  # no view of all
 
 
 class TapeAdapter(Defaults):

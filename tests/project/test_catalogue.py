@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,32 @@ def test_calls_as_large_as_in_a_training_do_not_depend_on_earlier_ones(library: 
             as_written.add(title)
     assert changed == []
     assert as_written == WITHOUT_PROGRAM.keys()
+
+
+def test_later_calls_hold_no_more_memory_than_first_ones() -> None:
+    """By the count of allocations on NumPy; a matrix of all scores has a MiB, an array of all rows 128 KiB."""
+    larger = {}
+    for title, row in ROWS.items():
+        run = timing.ours_on_numpy(row.ours, row.draw(512, 64, "float32"), row.gradients)
+        run()  # loads modules
+        kept_calls.KINDS.clear()
+        first = peak_of(run)
+        for _ in range(kept_calls.TRIAL_OF_SMALL):
+            run()
+        later = peak_of(run)
+        if later > first + 2**18:
+            larger[title] = first, later
+    assert larger == {}
+
+
+def peak_of(run: Callable[[], Any]) -> int:
+    """Most bytes that a call allocates at once."""
+    tracemalloc.start()
+    try:
+        run()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.full
