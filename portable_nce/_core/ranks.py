@@ -97,7 +97,7 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
     group : ProcessGroup, DeviceMesh, str, tuple of str, or Communicator
         A process group or one-dimensional device mesh of ``torch.distributed``; the name of a mesh axis, or several,
         within ``jax.shard_map``; or an object with the methods of `portable_nce.Communicator`, as for MPI.
-    gradients : {"averaged", "summed"}
+    gradients : {"averaged", "summed"}, optional
         How the ranks' gradients of a parameter are combined: ``"averaged"``, as DDP and FSDP do, or ``"summed"``.
         Either way the result is the gradient of the loss. With "averaged", the gradient on each rank is therefore
         multiplied by the number of ranks; the gradient of a temperature, scale or bias is the full one on every rank.

@@ -49,7 +49,7 @@ def fuse_steps(enabled: bool = True) -> bool:  # noqa: FBT001, FBT002  (a switch
 
     Parameters
     ----------
-    enabled : bool, optional
+    enabled : bool, default: True
         Whether steps are compiled from now on, in all threads.
 
     Returns

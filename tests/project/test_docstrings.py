@@ -111,8 +111,6 @@ def test_an_example_can_be_run() -> None:
     assert offenders(FUNCTIONS, lambda name: ">>> " not in "\n".join(sections(name)["Examples"])) == {}
 
 
-WITHOUT_A_DEFAULT = {("across", "gradients"), ("fuse_steps", "enabled")}
-"""Parameters that are documented without their default."""
 WRITTEN = {repr(1.0 / 0.07): "1 / 0.07"}
 """Defaults that are documented as the number that a paper has."""
 
@@ -121,9 +119,7 @@ def test_functions_have_the_defaults_that_they_document() -> None:
     def faults(name: str) -> list[str]:
         text, found = inspect.getdoc(named(name)) or "", []
         for parameter in inspect.signature(named(name)).parameters.values():
-            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD} or (
-                (name, parameter.name) in WITHOUT_A_DEFAULT
-            ):
+            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
                 continue
             said = re.search(rf"^ *[\w, ]*\b{parameter.name}\b[\w, ]* : (.*)$", text, re.MULTILINE)
             _, _, default = (said[1] if said else "").partition("default: ")
