@@ -54,7 +54,7 @@ def test_columns_beyond_the_rows_have_no_further_correlations(width: int, ridge:
     y[:, 0] += x[:, 1]
     turns = [np.linalg.qr(rng.normal(size=(width, width)))[0][:3] for _ in range(2)]
     wide = [z @ turn for z, turn in zip((x, y), turns, strict=True)]
-    wanted, found = canonical(x, y, (ridge,))[0], canonical(*wide, (ridge * width / 3,))[0]
+    wanted, found = canonical(x, y, (ridge,))[0], canonical(wide[0], wide[1], (ridge * width / 3,))[0]
     np.testing.assert_allclose(found.squares[:3], wanted.squares, rtol=1e-9)
     np.testing.assert_allclose(found.squares[3:], 0.0, atol=1e-9)
     for k, (narrow, z) in enumerate(zip((x, y), wide, strict=True)):
