@@ -1031,7 +1031,7 @@ def margin_mse(
     teacher = upcast(xp, stop_gradient(constant))
     weights = row_weights(xp, weights, entered.shape[0], teacher)
     entered, teacher = (zeroed(x, counted_by(weights), scores=True) for x in (upcast(xp, entered), teacher))
-    if mask is None and positives is None and _lack_masks(entered, teacher):
+    if mask is None and positives is None and _lack_masks(entered, teacher) and entered.shape[1] > 1:
         pairs = ScorePairs(xp, entered - teacher, scores.dtype, pairing, None, complete=True)
     else:
         live = xp.logical_and(entered != -math.inf, teacher != -math.inf)

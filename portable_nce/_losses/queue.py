@@ -217,7 +217,8 @@ def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
     """
     if not isinstance(memory, Queue):
         if not is_array(memory):
-            raise TypeError(f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}")
+            remedy = f"; if it is a module that holds one, pass {name}()" if callable(memory) else ""
+            raise TypeError(f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}{remedy}")
         _, (columns,) = common_namespace(**{name: memory})
         shape_of(name, columns, "(K, D)")
         return columns, None

@@ -789,10 +789,10 @@ class MultipleNegatives(Loss):
 class MemoryQueue(nn.Module):
     """First-in, first-out queue of embeddings without gradient: a `Queue` as a module with persistent buffers.
 
-    Losses accept it in place of a `Queue`: for MoCo, or with labels as a cross-batch memory. Only `push` changes it,
-    and not if an argument is invalid. All buffers are in `state_dict`; loading another size or width raises before
-    anything changes. Reading it in a backward pass raises `RuntimeError`, since a function recomputed by
-    `torch.utils.checkpoint` would see the queue after the push.
+    Modules take it in place of a `Queue`, and functions take the `Queue` that a call of it returns: for MoCo, or with
+    labels as a cross-batch memory. Only `push` changes it, and not if an argument is invalid. All buffers are in
+    `state_dict`; loading another size or width raises before anything changes. Reading it in a backward pass raises
+    `RuntimeError`, since a function recomputed by `torch.utils.checkpoint` would see the queue after the push.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -73,3 +74,17 @@ def test_a_temperature_that_is_no_number_or_nothing_makes_the_loss_none(name: st
     x, y = jnp.asarray(RNG.normal(size=(2, 4, 3)))
     for block_size in (None, 2):
         assert jnp.isnan(getattr(pnce, name)(x, y, temperature=jnp.asarray(temperature), block_size=block_size))
+
+
+@pytest.mark.parametrize("name", pnce.from_scores.__all__)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_matrix_of_one_score_has_a_loss_and_a_gradient(name: str, library: str) -> None:
+    """Without another score to compare it with, the loss is 0 or that of the positive alone."""
+    make = {"numpy": np.asarray, "torch": torch.tensor}[library]
+    further = {"cosent": [0.5], "margin_mse": [[0.2]]}.get(name)
+    scores = make([1.3] if name == "cosent" else [[1.3]])
+    loss = getattr(pnce.from_scores, name)
+    for _ in range(3):
+        value, slope = pnce.value_and_grad(lambda x: loss(x, *([] if further is None else [make(further)])))(scores)
+        assert math.isfinite(float(value))
+        assert bool((abs(slope) < math.inf).all())
