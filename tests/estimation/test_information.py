@@ -443,10 +443,10 @@ def test_what_is_reported_of_a_study() -> None:
 
 
 def test_normal_scores_are_quantiles_of_ranks_between_those_of_the_training() -> None:
-    training = np.asarray([1.0, 2.0, 2.0, 4.0])
+    training = np.asarray([[1.0], [2.0], [2.0], [4.0]])
     ranks = {0.0: 0.5, 1.0: 0.5, 1.25: 0.75, 1.5: 1.0, 2.0: 2.0, 3.0: 3.0, 3.5: 3.25, 4.0: 3.5, 5.0: 3.5}
-    found = features.normal_scores(np, training, np.asarray([*ranks]))
-    np.testing.assert_allclose(found, [NormalDist().inv_cdf(rank / 4.0) for rank in ranks.values()], atol=0.01)
+    found = features.normal_scores(np, training, np.asarray([*ranks])[:, None])
+    np.testing.assert_allclose(found[:, 0], [NormalDist().inv_cdf(rank / 4.0) for rank in ranks.values()], atol=0.01)
 
 
 def test_an_outlier_leaves_each_column_its_part_in_the_distances_of_other_rows() -> None:

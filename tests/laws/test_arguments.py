@@ -288,6 +288,20 @@ class Positives(Array):
         return "refused" if not other else "either" if world.owns(value) else "foreign"
 
 
+class PositiveArray(Array):
+    """An array of positive finite numbers."""
+
+    def example(self, world: World, numbers: np.random.Generator) -> Any:
+        return world.array(0.1 + np.abs(numbers.normal(size=world.shape(self.axes))))
+
+    def judge_given(self, world: World, value: Any) -> Verdict:
+        own = super().judge_given(world, value)
+        if own not in {"taken", "either"} or not isinstance(value, ARRAYS) or math.prod(value.shape) == 0:
+            return own
+        low, high = (float(extreme(in_numpy(value))) for extreme in (np.min, np.max))
+        return "either" if math.isnan(low) else "refused" if low <= 0 or high == math.inf else own
+
+
 class AnyArray(Array):
     """Any array."""
 
@@ -567,6 +581,7 @@ KINDS: Mapping[str, Kind] = {
     "weights": Array("N", "fib", optional=True, least=0.0),
     "pair_weights": Array("NK", optional=True, least=0.0),
     "weight": Array("DD"),
+    "concentrations": PositiveArray(AXES["concentrations"]),
     **dict.fromkeys(("factors", "offsets"), Array("K")),
     "rows": Array("N", "i"),
     "columns": Array("K", "i", optional=True),

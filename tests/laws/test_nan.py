@@ -80,11 +80,11 @@ def test_a_temperature_that_is_no_number_or_nothing_makes_the_loss_none(name: st
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_matrix_of_one_score_has_a_loss_and_a_gradient(name: str, library: str) -> None:
     """Without another score to compare it with, the loss is 0 or that of the positive alone."""
-    make = {"numpy": np.asarray, "torch": torch.tensor}[library]
-    further = {"cosent": [0.5], "margin_mse": [[0.2]]}.get(name)
+    make: Callable[[Any], Any] = np.asarray if library == "numpy" else torch.tensor
+    further: list[Any] = {"cosent": [make([0.5])], "margin_mse": [make([[0.2]])]}.get(name, [])
     scores = make([1.3] if name == "cosent" else [[1.3]])
     loss = getattr(pnce.from_scores, name)
     for _ in range(3):
-        value, slope = pnce.value_and_grad(lambda x: loss(x, *([] if further is None else [make(further)])))(scores)
+        value, slope = pnce.value_and_grad(lambda x: loss(x, *further))(scores)
         assert math.isfinite(float(value))
         assert bool((abs(slope) < math.inf).all())
