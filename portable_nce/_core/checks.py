@@ -532,10 +532,13 @@ def check_entries(name: str, value: Array, above: float) -> None:
     if above == -math.inf or is_empty(value):
         return
     check_library(name, value)
+    smallest = (_DOUBLE if str(value.dtype).endswith("float64") else SINGLE)[0]
     for extreme in (least, largest)[: 1 + (math.prod(value.shape) > 1)]:
         number = readable_entry(value, extreme)
         if number is not None and (number <= above or number == math.inf):
             raise ValueError(f"{name}: expected a finite number greater than {above:g}, got {number}")
+        if number is not None and above == 0.0 and number < smallest:  # its reciprocal may be infinite
+            raise ValueError(f"{name}: expected a number of at least {smallest:.3g}, got {number}")
 
 
 def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) -> Array | None:

@@ -1115,6 +1115,9 @@ def check_entry(call: Call, parameter: str, kind: Number, options: Mapping[str, 
     for form in [*refused, *([number] for number in refused)]:
         with pytest.raises(ValueError, match=rf"{parameter}: expected a finite number greater"):
             run(form)
+    if kind.above == 0.0:  # subnormal numbers, also of float32
+        with pytest.raises(ValueError, match=rf"{parameter}: expected a number of at least"):
+            run(5e-324 if call.world.dtype.endswith("64") else 1e-40)
 
 
 @pytest.mark.parametrize("bad", [1.0, "text", [], [[1.0]], {}, None, np.asarray([1]), np.asarray(["a"]), DUCK])
