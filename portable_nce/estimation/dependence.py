@@ -47,7 +47,8 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
     If the density is smooth at the scale of k neighbours, ``k log(d[k+1] / d[k])`` of their distances d is exponential
     with mean 1/D in D dimensions, for every k (Facco et al. 2017). In m noisy copies, it is larger at m - 1. Up to √N
     neighbours are looked at: beyond 12, m copies have to be the rule, with the largest gap of most rows at m - 1, since
-    clusters of different sizes are draws of a mixture. Lattices have tied distances, and are left out.
+    clusters of different sizes are draws of a mixture. Lattices, whose columns have few values or whose distances are
+    tied, are left out: noise makes all values differ.
     """
     if len(rows) < 4 * NEIGHBOURS:
         return False
@@ -55,6 +56,10 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
     xp = namespace_of(x)
     z = xp.concat([_columns(v) for v in (x, y)], axis=1)
     z = xp.take(z, indices(rows, z), axis=0)
+    ordered = xp.sort(z, axis=0)
+    values = xp.sum(xp.astype(ordered[1:, :] != ordered[:-1, :], xp.int64), axis=0) + 1
+    if int(xp.max(values)) <= 2 * math.isqrt(len(rows)):
+        return False
     chosen = random.sample(range(len(rows)), min(QUERIES, len(rows)))
     step = max(1, CHUNK // len(rows))
     near = xp.concat([_nearest(z, chosen[k : k + step], most + 1) for k in range(0, len(chosen), step)], axis=0)
