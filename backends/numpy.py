@@ -262,11 +262,9 @@ def _highest_in_turn(x: Any, count: int) -> Any:
 def _highest_at_once(x: Any, count: int) -> Any:
     least = np.partition(x, x.shape[1] - count, axis=1)[:, -count, None]
     found = np.flatnonzero(x >= least)
-    if len(found) != count * len(x):  # NaN, or several equal to the last
+    if (np.bincount(found // x.shape[1], minlength=len(x)) != count).any():  # NaN, or several equal to the last
         return None
     columns = (found % x.shape[1]).reshape(-1, count)
-    if (np.bincount(found // x.shape[1], minlength=len(x)) != count).any():
-        return None
     order = np.argsort(-np.take_along_axis(x, columns, axis=1), axis=1, kind="stable")
     return np.take_along_axis(columns, order, axis=1)
 

@@ -9,7 +9,7 @@ from random import Random
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
-from .features import indices, normal_scores
+from .features import indices, own_normal_scores
 
 __all__ = ["correlation_time", "has_near_copies", "is_serial"]
 
@@ -25,12 +25,6 @@ GAP = 0.1
 """Smallest excess that is a sign of copies; in many dimensions, spacings of first neighbours are a little larger."""
 SERIAL = 3.0
 """Standard errors of a lag correlation of independent rows that are a sign of dependence."""
-
-
-def _columns(x: Array) -> Array:
-    """Normal scores of the columns."""
-    xp = namespace_of(x)
-    return normal_scores(xp, xp.sort(x, axis=0), x)
 
 
 def _nearest(z: Array, rows: Sequence[int], count: int) -> Array:
@@ -54,7 +48,7 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
         return False
     most = max(NEIGHBOURS, math.isqrt(len(rows)))
     xp = namespace_of(x)
-    z = xp.concat([_columns(v) for v in (x, y)], axis=1)
+    z = xp.concat([own_normal_scores(v) for v in (x, y)], axis=1)
     z = xp.take(z, indices(rows, z), axis=0)
     ordered = xp.sort(z, axis=0)
     values = xp.sum(xp.astype(ordered[1:, :] != ordered[:-1, :], xp.int64), axis=0) + 1
@@ -94,7 +88,7 @@ def is_serial(x: Array, y: Array) -> bool:
     found = []
     for z in (x, y):
         limit = math.sqrt(SERIAL**2 + 2.0 * math.log(z.shape[1]))
-        scores = _columns(z)
+        scores = own_normal_scores(z)
         found.append(max(float(xp.max(_lag(scores, lag))) * math.sqrt(count) / limit for lag in (1, 2)))
     return min(found) > 1.0
 
@@ -105,7 +99,7 @@ def correlation_time(x: Array, y: Array) -> float:
     The larger of the times of x and of y, or twice that of their products, which decides for independent series.
     """
     xp, count = namespace_of(x), x.shape[0]
-    scores = [_columns(z) for z in (x, y)]
+    scores = [own_normal_scores(z) for z in (x, y)]
     longest = 1.0
     for chosen, factor in ((scores[:1], 1.0), (scores[1:], 1.0), (scores, 2.0)):
         total, lag = 1.0, 1

@@ -21,6 +21,7 @@ __all__ = [
     "fitted",
     "indices",
     "normal_scores",
+    "own_normal_scores",
     "products",
     "same_category",
     "telling_products",
@@ -231,6 +232,12 @@ def normal_scores(xp: Namespace, ordered: Array, x: Array) -> Array:
     return 4.91 * (p**0.14 - (1.0 - p) ** 0.14)
 
 
+def own_normal_scores(x: Array) -> Array:
+    """Normal scores of the columns among their own values."""
+    xp = namespace_of(x)
+    return normal_scores(xp, xp.sort(x, axis=0), x)
+
+
 def _neighbours(xp: Namespace, ordered: Array, x: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
     """Of each column: numbers of sorted values below x and up to x, the last one below x, and the first one from x."""
     count = ordered.shape[0]
@@ -270,35 +277,25 @@ def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
     """Canonical correlations (Hotelling 1936), one per ridge, a multiple of the mean variance (Vinod 1976)."""
     xp, count = namespace_of(x), x.shape[0]
     means = xp.mean(x, axis=0), xp.mean(y, axis=0)
-    noise, parts = (x.shape[1] + y.shape[1]) / count, []
-    for centred in (x - means[0], y - means[1]):
-        z, basis = _in_row_space(xp, centred)
-        parts.append((z, basis, xp.linalg.eigh(z.T @ z / count)))
-    (x, of_x, _), (y, of_y, _) = parts
-    between = x.T @ y / count
+    x, y = x - means[0], y - means[1]
+    spectra = [_spectrum(xp, z) for z in (x, y)]
+    between, noise = x.T @ y / count, (x.shape[1] + y.shape[1]) / count
     result = []
     for ridge in ridges:
-        # The mean of all variances, of which those outside of the space of the rows are 0.
-        first, second = (
-            _whitening(xp, spectrum, ridge if basis is None else ridge * z.shape[1] / basis.shape[0])
-            for z, basis, spectrum in parts
-        )
+        first, second = (_whitening(xp, spectrum, ridge) for spectrum in spectra)
         left, correlations, right = xp.linalg.svd(first.T @ between @ second, full_matrices=False)
         squares = _limited(correlations, 0.0, 1.0) ** 2
-        matrices = [z if basis is None else basis @ z for z, basis in ((first @ left, of_x), (second @ right.T, of_y))]
-        result.append(Canonical(means, (matrices[0], matrices[1]), squares, noise))
+        result.append(Canonical(means, (first @ left, second @ right.T), squares, noise))
     return result
 
 
-def _in_row_space(xp: Namespace, x: Array) -> tuple[Array, Array | None]:
-    """Coordinates of rows in the space that they span, and its basis (D, n), if there are more columns than rows.
-
-    Then all correlations are there, and the covariance (D, D) has no further directions.
-    """
+def _spectrum(xp: Namespace, x: Array) -> tuple[Array, Array]:
+    """Variances of centred rows, ascending, and their directions (D, n); beyond the space of the rows, all are 0."""
     if x.shape[1] <= x.shape[0]:
-        return x, None
-    left, scales, basis = xp.linalg.svd(x, full_matrices=False)
-    return left * scales, basis.T
+        variances, directions = xp.linalg.eigh(x.T @ x / x.shape[0])
+        return variances, directions
+    _, scales, basis = xp.linalg.svd(x, full_matrices=False)
+    return xp.flip(scales, axis=0) ** 2 / x.shape[0], xp.flip(basis, axis=0).T
 
 
 def canonical_of_pairs(x: Array, y: Array) -> list[Canonical]:
@@ -341,4 +338,5 @@ def _whitening(xp: Namespace, spectrum: tuple[Array, Array], ridge: float) -> Ar
     """Directions of a spectrum divided by their deviations."""
     variances, directions = spectrum
     floor = xp.maximum(SMALLEST * variances[-1:], xp.full_like(variances[-1:], 1e-30))
-    return directions / xp.sqrt(xp.maximum(variances, floor) + ridge * xp.mean(variances))
+    mean = xp.sum(variances) / directions.shape[0]  # also over directions without variance
+    return directions / xp.sqrt(xp.maximum(variances, floor) + ridge * mean)

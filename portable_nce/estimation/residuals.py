@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .evidence import Statistic
-from .features import indices, normal_scores
+from .features import indices, own_normal_scores
 from .folds import Clusters
 
 __all__ = ["RESIDUALS", "RIDGES", "Regression", "Residuals", "residual_evidence", "residuals_of"]
@@ -102,12 +102,6 @@ def _standard_columns(x: Array) -> Array:
     return xp.minimum(xp.maximum(x, xp.full_like(x[:1, :1], -LIMIT)), xp.full_like(x[:1, :1], LIMIT))
 
 
-def _score_columns(x: Array) -> Array:
-    """Normal scores of columns."""
-    xp = namespace_of(x)
-    return normal_scores(xp, xp.sort(x, axis=0), x)
-
-
 class Regression(NamedTuple):
     """Ridge regressions on z by kernels of several widths, and normal scores of z.
 
@@ -122,7 +116,7 @@ class Regression(NamedTuple):
     def of(cls, z: Array, clusters: Clusters, random: Random) -> Regression:
         """Features of all rows, by values and by normal scores of z: either may be smoother."""
         xp, count = namespace_of(z), z.shape[0]
-        values, scores = _standard_columns(z), _score_columns(z)
+        values, scores = _standard_columns(z), own_normal_scores(z)
         chosen = indices(random.sample(range(count), min(count, LANDMARKS)), z)
         steep = xp.concat([STEEP * xp.ones_like(z[:, :1]), values, scores], axis=1) * STEEP
         features = [
@@ -142,7 +136,7 @@ class Regression(NamedTuple):
         xp, width = namespace_of(x), x.shape[1]
         if not cut:
             return _standard_columns(self._left(_standard_columns(x))[0])
-        found, errors = self._left(xp.concat([_standard_columns(x), _score_columns(x)], axis=1))
+        found, errors = self._left(xp.concat([_standard_columns(x), own_normal_scores(x)], axis=1))
         values, scores = found[:, :width], found[:, width:]
         return _standard_columns(xp.where(errors[:width] < BETTER * errors[width:], values, scores))
 

@@ -152,8 +152,9 @@ def test_copies_next_to_each_other_are_no_series() -> None:
 
 
 @pytest.mark.parametrize(("times", "noise"), [(2, 1e-3), (5, 1e-2)])
-def test_near_copies_are_noticed(times: int, noise: float) -> None:
-    z = np.tile(normal(100, 2), (times, 1)) + noise * normal(100 * times, 2, seed=1)
+@pytest.mark.parametrize("rows", [100, 450])
+def test_near_copies_are_noticed(rows: int, times: int, noise: float) -> None:
+    z = np.tile(normal(rows, 2), (times, 1)) + noise * normal(rows * times, 2, seed=1)
     assert has_near_copies(z[:, :1], z[:, 1:], range(len(z)), Random(0))
     found = estimate(z[:, :1], z[:, 1:], steps=25)
     assert "near copies" in found.flags
@@ -171,10 +172,11 @@ def test_classes_of_equal_size_are_no_copies() -> None:
     assert not has_near_copies(x, y, range(300), Random(0))
 
 
-@pytest.mark.parametrize(("values", "columns"), [(2, 9), (3, 6)])
+@pytest.mark.parametrize(("values", "columns"), [(2, 9), (3, 6), (18, 2), (30, 2)])
 def test_designs_of_all_combinations_are_no_copies(values: int, columns: int) -> None:
-    design = np.indices((values,) * columns).reshape(columns, -1).T.astype(float)
-    x, y = design[:, :3], design[:, 3:]
+    """The distances to neighbours jump, or are tied."""
+    design = np.random.default_rng(0).permutation(np.indices((values,) * columns).reshape(columns, -1).T.astype(float))
+    x, y = design[:, : columns // 2], design[:, columns // 2 :]
     assert not has_near_copies(x, y, range(len(design)), Random(0))
 
 

@@ -17,7 +17,6 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce.estimation import critics, display, features, mutual_information
-from portable_nce.estimation.dependence import has_near_copies
 from portable_nce.estimation.host import on_host
 from portable_nce.estimation.reporting import reported
 from portable_nce.estimation.result import Settings
@@ -448,17 +447,6 @@ def test_normal_scores_are_quantiles_of_ranks_between_those_of_the_training() ->
     ranks = {0.0: 0.5, 1.0: 0.5, 1.25: 0.75, 1.5: 1.0, 2.0: 2.0, 3.0: 3.0, 3.5: 3.25, 4.0: 3.5, 5.0: 3.5}
     found = features.normal_scores(np, training, np.asarray([*ranks])[:, None])
     np.testing.assert_allclose(found[:, 0], [NormalDist().inv_cdf(rank / 4.0) for rank in ranks.values()], atol=0.01)
-
-
-@pytest.mark.parametrize("levels", [18, 30])
-def test_a_balanced_design_is_no_set_of_near_copies(levels: int) -> None:
-    """All combinations of some levels: the distances to neighbours jump, and are equal for all rows."""
-    grid = np.stack(np.meshgrid(np.arange(levels), np.arange(levels)), axis=-1).reshape(-1, 2) + 0.0
-    grid = np.random.default_rng(0).permutation(grid)
-    assert not has_near_copies(grid[:, :1], grid[:, 1:], range(levels**2), Random(0))
-    rows = np.random.default_rng(0).normal(size=(levels**2 // 2, 2))
-    copies = np.concatenate([rows, rows + 1e-3 * np.random.default_rng(1).normal(size=rows.shape)])
-    assert has_near_copies(copies[:, :1], copies[:, 1:], range(len(copies)), Random(0))
 
 
 def test_an_outlier_leaves_each_column_its_part_in_the_distances_of_other_rows() -> None:

@@ -109,7 +109,7 @@ def test_later_calls_hold_no_more_memory_than_first_ones() -> None:
         run()  # loads modules
         kept_calls.KINDS.clear()
         first = peak_of(run)
-        for _ in range(kept_calls.TRIAL_OF_SMALL):
+        for _ in range(kept_calls.TRIAL):
             run()
         later = peak_of(run)
         if later > first + 2**18:
