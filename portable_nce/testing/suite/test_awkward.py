@@ -461,10 +461,12 @@ def test_scores_that_overflow(variant: Variant, axes: str, block_size: int | str
             arrays = {**inputs_of(variant, kind, dtype, factor=factor), **LOSSES[name].parameters}
             results = partial(results_of, variant, name, arrays, differentiated=not undefined, reduction=reduction)
             streamed, dense = (results(block_size=size, **options) for size in (block_size, None))
+            # If rows share their neighbour, the gradient of a distance is a difference of equal embeddings.
+            rounded = 0.0 if options["similarity"] == "cosine" else 2.0**-20 * factor
             for key, wanted in dense.items():
                 largest = max(map(abs, flatten(wanted)))
                 for x, y in zip(flatten(streamed[key]), flatten(wanted), strict=True):
-                    assert x == y or abs(x - y) <= 1e-3 * largest, (kind, factor, reduction, key)
+                    assert x == y or abs(x - y) <= max(1e-3 * largest, rounded), (kind, factor, reduction, key)
 
 
 # --- parameters of parts, as arrays -----------------------------------------------------------------------------------
