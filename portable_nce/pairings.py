@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -151,11 +151,14 @@ Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 class Positives(Record):
     """Where the positives are: one of the kinds below.
 
-    `known`: the columns of the positives are known without evaluating the rule of the pairing. `has_labels`: labels or
-    ids of rows and columns are compared. `views`: number of rows per sample.
+    `known`: the columns of the positives are known without evaluating the rule of the pairing. `views`: number of rows
+    per sample. `index`: an array (N,) with the column of each. `has_labels`: labels or ids of rows and columns are
+    compared; `by_id`: column i is the only positive of row i; `own`: it is neither positive nor negative.
     """
 
-    known, has_labels, views = True, False, 1
+    known, exist, views = True, True, 1
+    index = cast("Array", None)  # an annotation would make it a field
+    on_diagonals = ahead_of_queue = elsewhere = within = has_labels = by_id = own = False
 
     @property
     def fixed(self) -> tuple[Any, ...]:
@@ -180,6 +183,7 @@ class OnDiagonals(Positives):
     """
 
     views: int
+    on_diagonals = True
 
 
 class ByIndex(Positives):
@@ -206,9 +210,13 @@ class ByIndex(Positives):
 class AheadOfQueue(Positives):
     """The first N columns are the positives; the columns after them are negatives of all rows."""
 
+    ahead_of_queue = True
+
 
 class NoPositives(Positives):
     """All columns are negatives."""
+
+    exist = False
 
 
 class _Compared(Positives):
@@ -237,6 +245,8 @@ class SameLabel(_Compared):
 
 class SameId(_Compared):
     """Column i is the positive of row i; other columns with the id of the row are no negatives."""
+
+    by_id = True
 
 
 class ByRule(Positives):
@@ -401,11 +411,11 @@ class Pairing(EqualByContents):
     @property
     def is_diagonal(self) -> bool:
         """Whether row i is positive with column i, and all other columns are negatives."""
-        return isinstance(self.positives, OnDiagonals) and self.positives.views == 1 and not self.has_flags
+        return self.positives.on_diagonals and self.positives.views == 1 and not self.has_flags
 
     def flags(self, n_rows: int) -> tuple[Arrays, Arrays]:
         """Flags of rows that have positives, and of columns; ahead of a queue, the columns are those of the queue."""
-        if not isinstance(self.positives, AheadOfQueue):
+        if not self.positives.ahead_of_queue:
             return self.valid_rows, self.valid_columns
         return tuple([x[:n_rows] for x in self.valid_columns]), tuple([x[n_rows:] for x in self.valid_columns])
 

@@ -41,10 +41,8 @@ from .._core.ranks import RankReport, Ranks, Shards, agree
 from .._core.reduction import REDUCTIONS
 from .._core.registry import adapter_of
 from .._core.types import ReductionName
-from ..objectives import AnyObjective, Objective, Pairwise
-from ..objectives.hard import HardNegatives
-from ..objectives.relic import Relic
-from ..pairings import AheadOfQueue, ByIndex, Pairing, half
+from ..objectives import AnyObjective
+from ..pairings import Pairing, half
 from ..similarities import (
     AnySimilarity,
     Similarity,
@@ -108,7 +106,7 @@ def warn_of_scale(options: LossOptions, x: Any) -> None:
 
     An `Embedding` has entered with these options before.
     """
-    if not isinstance(x, Embedding) and isinstance(options.similarity, str) and options.similarity == "cosine":
+    if options.of_cosines and not isinstance(x, Embedding):
         check_scale_of_cosines(options.scaled_by, options.temperature, x)
 
 
@@ -118,7 +116,7 @@ def warn_of_arrays(options: LossOptions, x: Any) -> None:
         return
     if options.weights is not None:
         warn_of_negative("weights", options.weights)
-    if isinstance(options.similarity, str) and options.similarity == "cosine":
+    if options.of_cosines:
         check_learned_scale_of_cosines(options.scaled_by, options.temperature)
 
 
@@ -265,7 +263,7 @@ def check_both_directions(
             f'reduction: expected "mean" or "sum" with symmetric=True and a score matrix of shape {shape}, got "none"; '
             f"rows and columns have different numbers of losses, so compute them in two calls"
         )
-    for name in () if pairing.one_per_column and not isinstance(objective, Pairwise) else per_row:
+    for name in () if pairing.one_per_column and not objective.of_pairs else per_row:
         if per_row[name]:
             wanted = "one number" if name == "temperature" else "None"
             raise ValueError(
@@ -279,7 +277,7 @@ def check_hardness(hardness: Any, objective: AnyObjective) -> float:
     number: float = check_number("hardness", hardness)
     if number < 0:
         raise ValueError(f"hardness: expected a number that is not negative, got {number}")
-    if number and not isinstance(objective, Objective):
+    if number and not objective.of_statistics:
         raise ValueError(f"hardness: expected 0 with an objective that is not of the softmax family, got {number}")
     return number
 
@@ -296,10 +294,7 @@ def check_objective(call: Call, hardness: float) -> None:
         return
     if hardness:
         raise ValueError(f"hardness: expected 0 with {pairing}, which has no negatives, got {hardness}")
-    zero = isinstance(objective, HardNegatives)
-    if isinstance(objective, Objective):
-        zero = objective.needs_negative or (objective.of_odds is not None and not objective.spreads)
-    if zero:
+    if objective.needs.negative and not objective.needs.spread:
         raise ValueError(
             f"objective: expected one of the positives alone with {pairing}, which has no negatives, got {objective}, "
             f"whose loss would be 0; use objectives.info_nce() with multi_positive='each'"
@@ -313,7 +308,7 @@ def check_objective_across(call: Call, *, fixed_objective: bool) -> None:
             "temperature: expected one number with across and this objective, got an array with one for each row; pass "
             "a float or an array of shape ()"
         )
-    if call.options.symmetric and isinstance(call.objective, Relic):
+    if call.options.symmetric and call.objective.crossed:
         raise ValueError("symmetric: expected False with across and this objective; write relic(symmetric=True)")
 
 
@@ -350,7 +345,7 @@ def agree_on_arguments(across: Ranks, call: Call, compared: dict[str, Any]) -> S
         compared[f"rows of {call.names[1]}"] = n_columns - n_rows if pairing.extra_columns else n_columns
         n_columns = n_rows if pairing.extra_columns else n_columns
     largest = None
-    if call.gathers_columns and isinstance(pairing.positives, ByIndex) and not pairing.positives.within and n_rows:
+    if call.gathers_columns and pairing.positives.index is not None and not pairing.positives.within and n_rows:
         index = pairing.positives.index
         largest = adapter_of(index).concrete_value(namespace_of(index).max(index))
     temperature = call.numbers.get("temperature")
@@ -384,7 +379,7 @@ def _check_pairing(call: Call) -> bool:
         for array in arrays:
             common_namespace(**{call.names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
-    if not isinstance(pairing.positives, ByIndex):
+    if pairing.positives.index is None:
         return False
     index = pairing.positives.index
     if pairing.positives.within:
@@ -399,7 +394,7 @@ def _check_fits(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int]
     (row_name, column_name), (n_rows, n_columns) = names, shape
     if pairing.positives.views == 2 and not pairing.extra_columns:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
-    if across and (isinstance(pairing.positives, AheadOfQueue) or (pairing.one_per_column and n_columns != n_rows)):
+    if across and (pairing.positives.ahead_of_queue or (pairing.one_per_column and n_columns != n_rows)):
         raise ValueError(
             f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; for extra "
             f"negatives, use info_nce(..., negative_keys) or moco"

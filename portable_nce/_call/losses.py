@@ -17,13 +17,12 @@ from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from .._execution.choice import statistics
 from .._execution.evaluate import couples_rows, evaluate, is_row_by_row
-from .._execution.live import all_count, needs_of, scores_without_idle
+from .._execution.live import all_count, scores_without_idle
 from .._execution.matrix import ScoreMatrix, matrix_of_scores
 from .._execution.operands import half_of, operands_of
 from .._execution.tiling import averages_errors
 from ..objectives import OBJECTIVES, AnyObjective, RowStatistics
 from ..objectives import resolve as resolve_objective
-from ..objectives.relic import Relic
 from ..pairings import Pairing, diagonal, two_views
 from ..similarities import AnySimilarity, takes_tokens
 from ..similarities import resolve as resolve_similarity
@@ -282,11 +281,11 @@ def loss_of_scores(
         given = {"weights": reduction.weights is not None}
         check_both_directions(tuple(scores.shape), pairing, objective, reduction.kind, given)
     matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness).measured()
-    crossed = isinstance(objective, Relic)
+    crossed = objective.crossed
     if not all_count(matrix, reduction.weights, both_ways=symmetric or crossed):
         weights = reduction.weights if is_row_by_row(objective, scores) else None
         # A row whose only score is -inf has no positive, and does not count: it must stay.
-        needs = needs_of(objective)._replace(negative=False)
+        needs = objective.needs._replace(negative=False)
         matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed).measured()
     if not averages_errors(scores.shape[1]):
         matrix = matrix._replace(bound=math.inf)  # exponentials have a shift

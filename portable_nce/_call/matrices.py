@@ -14,7 +14,7 @@ from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from .._execution.evaluate import sums_both_sides
-from .._execution.live import all_count, are_paired, needs_of, without_idle
+from .._execution.live import all_count, are_paired, without_idle
 from .._execution.matrix import ScoreMatrix
 from .._execution.operands import operands_of
 from .._execution.sharded import sharded_matrix
@@ -113,7 +113,7 @@ def _matrix_of(
         scale,
         mask=mask,
         weights=call.leaving_out,
-        needs=needs_of(call.objective),
+        needs=call.objective.needs,
         sent_as=sent_as,
         half=call.half(similarity),
         joined=call.layout.joined,
@@ -132,7 +132,7 @@ def _local_matrix(call: Call, similarity: Similarity, scale: Any, **options: Any
     matrix = ScoreMatrix(similarity, (x,), (y,), pairing, mask, options["block_size"], partners=tuple(partners))
     if not all_count(matrix, call.weights, both_ways=symmetric or crossed):
         opposite = matrix.transposed() if symmetric else matrix.transposed_scores() if crossed else None
-        matrix = without_idle(matrix, needs_of(call.objective), call.leaving_out, opposite)
+        matrix = without_idle(matrix, call.objective.needs, call.leaving_out, opposite)
         (x,), partners, (y,), pairing = matrix.rows, [*matrix.partners], matrix.columns, matrix.pairing
         similarity = matrix.similarity
     if is_cosine(similarity) or is_dot(similarity):

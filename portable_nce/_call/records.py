@@ -12,7 +12,6 @@ from .._core.types import BlockSize, Precision, ReductionName
 from .._execution.evaluate import is_row_by_row
 from .._execution.live import counted_by, zeroed
 from .._execution.operands import half_of
-from ..objectives.relic import Relic
 from ..similarities import AnySimilarity, Similarity
 
 
@@ -33,6 +32,11 @@ class LossOptions(NamedTuple):
     symmetric: bool = False
     hardness: float = 0.0
     scaled_by: str = "temperature"
+
+    @property
+    def of_cosines(self) -> bool:
+        """Whether the scores are cosines by name: a tensor as a similarity has no truth value."""
+        return isinstance(self.similarity, str) and self.similarity == "cosine"
 
 
 class Embedding(NamedTuple):
@@ -209,7 +213,7 @@ class Call(NamedTuple):
     @property
     def need_transposed_scores(self) -> bool:
         """Whether the loss also needs the transposed scores."""
-        return isinstance(self.objective, Relic) and self.layout.opposite is None
+        return self.objective.crossed and self.layout.opposite is None
 
     def half(self, similarity: Similarity) -> Any:
         """The 16-bit dtype in which rows and columns are multiplied, or None."""

@@ -23,9 +23,8 @@ from .._core.notes import note
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import RowStatistics
-from ..objectives.hard import HardNegatives
 from ..objectives.triplet import Triplet
-from ..pairings import AheadOfQueue, ByIndex, NoPositives, Pairing, SameId, SameLabel
+from ..pairings import Pairing
 from ..similarities import Similarity
 from .families import STATISTICS, FamilySpec, are_statistics
 from .fusing import is_fusible
@@ -37,7 +36,7 @@ from .sets import NO_DIAGONALS, PairRule, Sets, SortedClasses, diagonals_of, pre
 from .specs import SweepSpec
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, pays_to_fuse, two_sided
-from .triplets import compares_all, of_one_positive
+from .triplets import of_one_positive
 from .two_sided import square_sweep
 
 
@@ -120,9 +119,9 @@ def by_places(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prep
         return None
     if len(matrix.columns) > 0 and (not others or matrix.mask is not None):
         return None  # computed scores of pairs left out may be NaN
-    if isinstance(family, HardNegatives) or (isinstance(family, Triplet) and not compares_all(family)):
+    if family.by_mask:
         return None  # these take masks
-    known = matrix.pairing.is_diagonal or isinstance(positives, ByIndex)
+    known = matrix.pairing.is_diagonal or positives.index is not None
     if not known or matrix.lacks_columns or not is_positive(matrix.shape[1] - 1):
         return None
     inputs = Inputs(
@@ -147,15 +146,15 @@ def by_products(matrix: ScoreMatrix, wanted: Wanted) -> Prepared | None:
     if _obstacle(matrix, wanted.family) is not None:
         return None
     pairing, positives, n_rows = matrix.pairing, matrix.pairing.positives, matrix.rows[0].shape[0]
-    if isinstance(positives, (SameLabel, SameId)):
-        by_classes = _by_classes(matrix, wanted, positives)
-        if by_classes is not None or isinstance(positives, SameLabel):
+    if positives.has_labels:
+        by_classes = _by_classes(matrix, wanted)
+        if by_classes is not None or not positives.by_id:
             return by_classes
     present, valid = pairing.flags(n_rows)
     inputs = Inputs(matrix.rows, matrix.columns, matrix.partners, **{"present": present, **matrix.indexed()})
-    if isinstance(positives, SameId):
-        inputs = inputs._replace(row_labels=(positives.rows,), column_labels=(positives.columns,))
-    elif isinstance(positives, AheadOfQueue) and not matrix.partners:
+    if positives.by_id:
+        inputs = inputs._replace(row_labels=positives.arrays[0], column_labels=positives.arrays[1])
+    elif positives.ahead_of_queue and not matrix.partners:
         first, extra = matrix.columns[0][:n_rows, ...], tuple([x[n_rows:, ...] for x in matrix.columns])
         inputs = inputs._replace(partners=(first,), columns=extra)
     diagonals = NO_DIAGONALS if inputs.partners else diagonals_of(positives, n_rows, matrix.n_own_columns)
@@ -175,17 +174,17 @@ def by_rule(matrix: ScoreMatrix, wanted: Wanted, *others: ScoreMatrix) -> Prepar
     return _prepared(matrix, wanted, sets, sizes, inputs, reason, *others)
 
 
-def _by_classes(matrix: ScoreMatrix, wanted: Wanted, positives: SameLabel | SameId) -> Prepared | None:
+def _by_classes(matrix: ScoreMatrix, wanted: Wanted) -> Prepared | None:
     """Sweep over rows and columns sorted by label; None if labels cannot be read or classes are too large.
 
     Blocks and tiles end at class boundaries, so that all positives of block k are in tile k.
     """
-    row_labels, column_labels = positives.rows, positives.columns
-    n_rows, n_columns = matrix.shape
+    positives, (n_rows, n_columns) = matrix.pairing.positives, matrix.shape
+    (row_labels,), (column_labels,), _ = positives.arrays
     adapter = adapter_of(row_labels)
     if adapter.mode != "eager" or not is_large(n_rows, n_columns) or matrix.block_size is None:
         return None
-    own, ids = isinstance(positives, SameLabel) and positives.own, isinstance(positives, SameId)
+    own, ids = positives.own, positives.by_id
     if (matrix.shard is not None and (own or ids)) or (ids and n_rows != n_columns):
         return None  # rows and columns are sorted differently: self pairs are not on the diagonal
     xp = namespace_of(row_labels)
@@ -244,18 +243,18 @@ def _obstacle(matrix: ScoreMatrix, family: FamilySpec) -> str | None:
         "the similarity is no function of inner products": not matrix.similarity.by_products,
         "there are fewer columns than rows": matrix.lacks_columns,
         "squared distances may overflow": matrix.bound == math.inf and matrix.may_overflow(),
-        "triples compare all scores of a row": isinstance(family, Triplet),
+        "triples compare all scores of a row": family.of_triples,
     }
     if isinstance(family, PairsSpec):
         obstacles |= {
             "negatives add nothing": family.terms[1] is None,
             "the number of negatives of a row is not known": len(pairing.columns) > 0,  # ids as well
             "a row has several positives in a sum over pairs": positives.views > 1 and not pairing.one_per_row,
-            "the mean is over pairs": isinstance(positives, NoPositives) and family.divide_by != "rows",
-            "a row may have no positive": isinstance(positives, ByIndex) and not matrix.indices_checked,
+            "the mean is over pairs": not positives.exist and family.divide_by != "rows",
+            "a row may have no positive": positives.index is not None and not matrix.indices_checked,
         }
     else:
-        obstacles["no row has a positive"] = isinstance(positives, NoPositives)
+        obstacles["no row has a positive"] = not positives.exist
     return next((reason for reason, holds in obstacles.items() if holds), None)
 
 

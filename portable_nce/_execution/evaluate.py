@@ -20,7 +20,7 @@ from ..objectives.hard import HardNegatives
 from ..objectives.relic import Relic
 from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
-from ..pairings import AheadOfQueue, OnDiagonals, Pairing, SmoothedRule, diagonal
+from ..pairings import Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
 from .choice import (
     Prepared,
@@ -51,7 +51,7 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
     note(objective, matrix.pairing)
     _check_scores_constant(matrix)
     coupled = couples_rows(objective, matrix.rows[0], matrix)
-    if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":
+    if objective.of_statistics and not coupled and symmetric and reduction.kind != "none":
         both = _by_shared_tiles(objective, matrix, reduction, symmetric=True)
         if both is not None:
             return both
@@ -85,7 +85,7 @@ def _check_scores_constant(matrix: ScoreMatrix) -> None:
 
 
 def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coupled: bool) -> Array:
-    if not isinstance(objective, Objective):
+    if not objective.of_statistics:
         return _OTHERS[type(objective)](objective, matrix, reduction)
     inner, one_sided, parameters = _with_parameters(objective, matrix)
     if coupled and inner is objective:
@@ -128,7 +128,7 @@ def sums_both_sides(
     objective: Any, similarity: Similarity, pairing: Pairing, mask: Array | None, like: Array, *, reduction: str
 ) -> bool:
     """Whether a symmetric loss across ranks takes one two-sided sweep, which does not gather the rows."""
-    if not isinstance(objective, Objective) or couples_rows(objective, like):
+    if not objective.of_statistics or couples_rows(objective, like):
         return False
     return reduction != "none" and is_symmetric(similarity, pairing, mask)
 
@@ -139,10 +139,10 @@ def couples_rows(objective: Any, like: Array, matrix: ScoreMatrix | None = None)
     It does if a row's loss depends on other rows, or if it closes over a learned array: a sweep has no gradient for
     that, so the library must differentiate the objective.
     """
-    if not isinstance(objective, Objective):
+    if not objective.of_statistics:
         return False
     if objective.couples_rows or (objective.couples_rows is not None and objective.slopes is not None):
-        return objective.couples_rows
+        return bool(objective.couples_rows)
     if adapter_of(like).mode == "traced":
         return objective.couples_rows is None  # a lambda created each step would retrace the scan
     if _is_learned(objective, like):
@@ -154,7 +154,7 @@ def couples_rows(objective: Any, like: Array, matrix: ScoreMatrix | None = None)
 
 def is_row_by_row(objective: Any, like: Array) -> bool:
     """Whether the loss of a row is known not to depend on other rows."""
-    if not isinstance(objective, Objective) or (isinstance(objective, Weighted) and objective.known):
+    if not objective.of_statistics or objective.known:
         return True
     return _is_row_by_row(objective, like) if objective.couples_rows is None else not objective.couples_rows
 
@@ -171,8 +171,7 @@ def _is_learned(objective: Objective, like: Array) -> bool:
 def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """Row losses, each a function of the statistics of all rows, and the rows that count."""
     row = statistics(matrix)
-    known = isinstance(objective, Weighted) and objective.known
-    if matrix.shard is None or matrix.shards is None or known:
+    if matrix.shard is None or matrix.shards is None or objective.known:
         return objective.values(row), objective.counted(row)
     xp = namespace_of(row.log_odds)
     stacked = row.stacked()
@@ -216,38 +215,47 @@ def _by_shared_tiles(
 
 
 def _with_parameters(objective: Objective, matrix: ScoreMatrix) -> tuple[Objective, ScoreMatrix, Arrays]:
-    """An equal objective and matrix, with a parameter of each row that is known before the sweep, if there is one.
-
-    A weight of each row is a function of the scores of the positives. Smoothed labels ``t = (1 - ε) [i = j] + ε / K``
-    add ``ε (g_ii - mean_j g_ij)`` to InfoNCE, and for inner products ``mean_j g_ij = x_i·mean_j y_j`` needs no matrix.
-    """
-    pairing, inner, plain = matrix.pairing, objective, matrix
+    """An equal objective and matrix, with a parameter of each row that is known before the sweep, if there is one."""
+    rule, found = matrix.pairing.rule, None
     if isinstance(objective, Weighted):
-        inner, known = objective.inner, isinstance(pairing.positives, (OnDiagonals, AheadOfQueue))
-        known = known and pairing.one_per_row and not pairing.has_flags
-    elif isinstance(pairing.rule, SmoothedRule) and objective == info_nce():
-        inner, plain = SMOOTHED, matrix._replace(pairing=diagonal())
-        known = matrix.similarity.inner_product and matrix.shape[0] <= matrix.shape[1]
-    else:
-        return objective, matrix, ()
-    if not known or by_products(plain, Wanted(inner)) is None:
-        return objective, matrix, ()
-    plain = plain.with_operands()
-    rows, columns = plain.rows[0], plain.columns[0]
-    xp = namespace_of(rows, columns)
-    if isinstance(pairing.rule, SmoothedRule):
-        difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
-        return inner, plain, (pairing.rule.smoothing * xp.sum(rows * difference, axis=1),)
-    assert isinstance(objective, Weighted)  # noqa: S101  (the other case above)
-    form = form_of(plain.similarity.scores)
-    diagonals = diagonals_of(pairing.positives, rows.shape[0], plain.n_own_columns)
-    (positives,) = plain.partners or partners(xp, diagonals, Inputs((rows,), (columns,)))
-    if plain.similarity.inner_product:  # a sum has the same digits if it is recorded
+        found = _with_row_weights(objective, matrix)
+    elif isinstance(rule, SmoothedRule) and objective == info_nce():
+        found = _with_smoothing(rule.smoothing, matrix._replace(pairing=diagonal()))
+    return found or (objective, matrix, ())
+
+
+def _with_row_weights(objective: Weighted, matrix: ScoreMatrix) -> tuple[Objective, ScoreMatrix, Arrays] | None:
+    """With the weight of each row, a function of the scores of the positives."""
+    inner, pairing = objective.inner, matrix.pairing
+    in_order = pairing.positives.on_diagonals or pairing.positives.ahead_of_queue
+    if not (in_order and pairing.one_per_row) or pairing.has_flags or by_products(matrix, Wanted(inner)) is None:
+        return None
+    matrix = matrix.with_operands()
+    rows, columns = matrix.rows[0], matrix.columns[0]
+    xp, form = namespace_of(rows, columns), form_of(matrix.similarity.scores)
+    diagonals = diagonals_of(pairing.positives, rows.shape[0], matrix.n_own_columns)
+    (positives,) = matrix.partners or partners(xp, diagonals, Inputs((rows,), (columns,)))
+    if matrix.similarity.inner_product:  # a sum has the same digits if it is recorded
         scores = xp.sum(rows * positives, axis=1)
     else:
-        scores = form.of_partner(form.rows(plain.rows), positives)
-    scores = scores if plain.shards is None or objective.known else plain.shards.gather(scores)
-    return inner, plain, (objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]],)
+        scores = form.of_partner(form.rows(matrix.rows), positives)
+    scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)
+    return inner, matrix, (objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]],)
+
+
+def _with_smoothing(smoothing: float, matrix: ScoreMatrix) -> tuple[Objective, ScoreMatrix, Arrays] | None:
+    """With what smoothed labels ``t = (1 - ε) [i = j] + ε / K`` add to InfoNCE: ``ε (g_ii - mean_j g_ij)``.
+
+    For inner products, ``mean_j g_ij = x_i·mean_j y_j`` needs no matrix.
+    """
+    fits = matrix.similarity.inner_product and matrix.shape[0] <= matrix.shape[1]
+    if not fits or by_products(matrix, Wanted(SMOOTHED)) is None:
+        return None
+    matrix = matrix.with_operands()
+    rows, columns = matrix.rows[0], matrix.columns[0]
+    xp = namespace_of(rows, columns)
+    difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
+    return SMOOTHED, matrix, (smoothing * xp.sum(rows * difference, axis=1),)
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs

@@ -20,7 +20,7 @@ from .matrix import ScoreMatrix
 from .search import Searched, block_of
 from .sets import PairRule, Sets
 from .sources import flags_of
-from .specs import NeedGrad, NeedGradOf
+from .specs import NeedGrad
 from .tiling import Bounds
 from .two_sided import entries_visited, square_sweep
 
@@ -194,17 +194,11 @@ def _most_of(cut: int | Bounds) -> int:
 
 def _reports(notes: Sequence[Any]) -> tuple[SweepReport, ...]:
     """Reports of the sweeps and searches among the notes."""
-    needed = [_needed(note) for note in notes]
+    found = [note for note in notes if type(note) in _REPORTS]
+    needed = [_needed(note) for note in found]
     of_all = not any(map(any, needed))  # nothing is differentiated in this call: assume that everything can be
-    reports = []
-    for note, flags in zip(notes, needed, strict=True):
-        if isinstance(note, Prepared):
-            reports.append(_report_of_sweep(note, need_grad=of_all or (any(flags) and flags)))
-        elif isinstance(note, ScoreMatrix):
-            reports.append(_report_of_held(note, need_grad=(True, True) if of_all else flags))
-        elif isinstance(note, Searched):
-            reports.append(_report_of_search(note))
-    return tuple(reports)
+    flags = [(True,) * len(each) if of_all else each for each in needed]
+    return tuple([_REPORTS[type(note)](note, each) for note, each in zip(found, flags, strict=True)])
 
 
 def _needed(note: Any) -> tuple[bool, ...]:
@@ -213,12 +207,10 @@ def _needed(note: Any) -> tuple[bool, ...]:
         needs = adapter_of(note.rows[0]).needs_gradient
         of_scale = not is_number(note.scale) and note.scale is not None and needs(note.scale)
         return any(map(needs, note.rows)) or of_scale, any(map(needs, note.columns))
-    if not isinstance(note, Prepared):
-        return ()
-    return tuple(map(adapter_of(note.arrays[0]).needs_gradient, note.arrays))
+    return tuple(map(adapter_of(note.arrays[0]).needs_gradient, note.arrays)) if isinstance(note, Prepared) else ()
 
 
-def _report_of_held(matrix: ScoreMatrix, *, need_grad: tuple[bool, ...]) -> SweepReport:
+def _report_of_held(matrix: ScoreMatrix, need_grad: tuple[bool, ...]) -> SweepReport:
     """Report of a matrix whose scores are computed before its sweeps."""
     channel, rows, columns, shape = matrix.channel, matrix.rows[0], matrix.columns, matrix.shape
     of_score, of_pull = channel.relative(*shape, rows.shape[-1])
@@ -231,7 +223,7 @@ def _report_of_held(matrix: ScoreMatrix, *, need_grad: tuple[bool, ...]) -> Swee
     return SweepReport("score matrix", reason, *shape, rows.shape[-1], *shape, 1, float(made), memory)
 
 
-def _report_of_sweep(prepared: Prepared, *, need_grad: NeedGradOf) -> SweepReport:
+def _report_of_sweep(prepared: Prepared, need_grad: tuple[bool, ...]) -> SweepReport:
     passes, spec, inputs = prepared.passes, prepared.spec, prepared.inputs.with_constants()
     channel, rows = spec.channels[0], inputs.rows[0]
     columns = None if channel.given else (inputs.columns or inputs.rows)[0]
@@ -239,8 +231,8 @@ def _report_of_sweep(prepared: Prepared, *, need_grad: NeedGradOf) -> SweepRepor
     tiling = spec.sizes.of(rows.shape[0], n_columns)
     block, tile = _most_of(tiling.block), _most_of(tiling.tile)
     width = 0 if columns is None else rows.shape[-1]
-    need = NeedGrad.of(spec, flags_of(spec, need_grad))
-    by_rule = isinstance(spec.sets, PairRule)
+    need = NeedGrad.of(spec, flags_of(spec, any(need_grad) and need_grad))
+    by_rule = spec.by_rule
     whole = by_rule or len(spec.channels) > 1
     if need.gradients and (passes > 1 or whole):
         need = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
@@ -272,7 +264,8 @@ def _report_of_sweep(prepared: Prepared, *, need_grad: NeedGradOf) -> SweepRepor
     return SweepReport(name, prepared.reason, *shape, width, block, tile, passes, float(products), memory, steps)
 
 
-def _report_of_search(searched: Searched) -> SweepReport:
+def _report_of_search(searched: Searched, need_grad: tuple[bool, ...]) -> SweepReport:
+    del need_grad
     spec, inputs = searched
     rows, (n_rows, n_columns) = inputs.rows[0], inputs.shape
     width = rows.shape[-1] if inputs.columns else 0
@@ -287,9 +280,16 @@ def _report_of_search(searched: Searched) -> SweepReport:
     return SweepReport("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)
 
 
+_REPORTS: dict[type, Callable[[Any, tuple[bool, ...]], SweepReport]] = {
+    Prepared: _report_of_sweep,
+    ScoreMatrix: _report_of_held,
+    Searched: _report_of_search,
+}
+
+
 def _of_rule(sets: Sets, inputs: Inputs, passes: int, width: int) -> float:
     """Products of a rule's own embeddings, in units of the products of the scores."""
-    if not (isinstance(sets, PairRule) and takes_products(sets.rule)):
+    if not isinstance(sets, PairRule) or not takes_products(sets.rule):
         return 0.0
     own = next(x.shape[-1] for x in inputs.row_labels if len(x.shape) > 1)
     return float(passes * own / (width or 1))

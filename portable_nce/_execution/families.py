@@ -9,6 +9,7 @@ columns instead of the tile.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from .._core.autodiff import stop_gradient
@@ -41,33 +42,12 @@ from .triplets import Triplets
 from .two_distributions import TwoDistributions
 
 
-def family_of(xp: Namespace, spec: FamilySpec, facts: ScoreFacts, *, need_grad: bool) -> Family:
-    if isinstance(spec, HardNegatives):
-        return Reweighted(xp, spec, facts)
-    if isinstance(spec, PairsSpec):
-        return PairTerms(xp, spec, facts, need_grad=need_grad)
-    if isinstance(spec, Triplet):
-        return Triplets(xp, spec, facts, need_grad=need_grad)
-    if isinstance(spec, Relic):
-        return TwoDistributions(xp, spec, facts)
-    return Softmax(xp, spec, facts)
-
-
 def are_small(spec: FamilySpec, bound: float) -> bool:
-    """Whether exponentials of scores up to a bound need no shift, with those of the scores times 1 + β."""
-    if isinstance(spec, HardNegatives):
-        # Divide the limit: under torch.compile, an infinite bound times a symbolic β is NaN.
-        return bound <= MAX_UNSHIFTED_LOGIT / (1.0 + spec.beta)
-    return bound <= MAX_UNSHIFTED_LOGIT
+    """Whether exponentials of scores up to a bound need no shift.
 
-
-def divisor_of(spec: FamilySpec, n_rows: int, n_negatives: int) -> int | None:
-    """Divisor of the mean over rows with one positive and `n_negatives` each; None if it depends on scores."""
-    if not isinstance(spec, PairsSpec) or spec.divide_by == "rows":
-        return n_rows
-    if spec.divide_by == "active" or spec.relative:
-        return None
-    return n_rows * (int(spec.counts[0]) + (n_negatives if spec.counts[1] else 0))
+    The limit is divided: under torch.compile, an infinite bound times a symbolic number is NaN.
+    """
+    return bound <= MAX_UNSHIFTED_LOGIT / spec.stretch
 
 
 # ------------------------------------------------------------------------------------------------------------ softmax
@@ -177,22 +157,22 @@ class Softmax(Family):
             parts = [part if part.top is not None else ExpSum(zero, part.total) for part in parts]
         return merge(self.xp, parts)
 
-    def finish(self, total: ExpSum, positive: Array | PositiveSums, block: Inputs, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: ExpSum, positive: Array | PositiveSums, block: Inputs) -> RowLosses:
         xp, spec, parameters, weights = self.xp, self.spec, block.parameters, only(block.weights)
         if self._uses_odds(total, positive):
-            return self._finish_from_odds(total, positive, weights, need_grad=need_grad)
+            return self._finish_from_odds(total, positive, weights)
         if not isinstance(positive, PositiveSums):
             positive = one_per_row(xp, positive, None)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
         if are_statistics(spec):
-            return self._finish_statistics(sums, row, parameters, need_grad=need_grad)
+            return self._finish_statistics(sums, row, parameters)
         counted = spec.counted(row)
         if spec.separate and positive.weight_sum is not None:
-            return self._finish_separate(sums, counted, weights, need_grad=need_grad)
+            return self._finish_separate(sums, counted, weights)
         values, factor, weight_slopes = weigh(xp, spec.values(row, *parameters), weights, counted)
         counts = xp.astype(counted, values.dtype)
-        if not need_grad:
+        if not self.need_grad:
             return RowLosses(values, counts)
         slopes = spec.pulled(row, self.divided(counts if factor is None else factor), *parameters)
         of_row, of_parameters = slopes[: len(row.numbers)], slopes[len(row.numbers) :]
@@ -216,9 +196,7 @@ class Softmax(Family):
         smallest = readable_entry(total.total * positive.sums.total, least)
         return smallest is not None and smallest > 0
 
-    def _finish_from_odds(
-        self, total: ExpSum, positive: Array | PositiveSums, weights: Array | None, *, need_grad: bool
-    ) -> RowLosses:
+    def _finish_from_odds(self, total: ExpSum, positive: Array | PositiveSums, weights: Array | None) -> RowLosses:
         """Losses from the log-odds u; with several positives, some objectives add the spread s.
 
         With the slopes u' = dl/du and s' (1 or 0), the weight w of the row, the weight t of a positive among several,
@@ -233,13 +211,13 @@ class Softmax(Family):
         odds = log_negative - log_positive if total.top is None else (total.top - log_positive) + log_negative
         # Where -inf masks given scores, the digits are those of the rows that `finish` computes with a mask.
         bounded = self.unshifted and (self.facts.finite or not self.facts.given)
-        values, slope = of_odds(odds, bounded=bounded, need_grad=need_grad)
+        values, slope = of_odds(odds, bounded=bounded, need_grad=self.need_grad)
         if several and self.spec.spreads:
             spread = xp.astype(positive.count > 1, values.dtype)
             values = values + spread * (log_positive - positive.centred / positive.weight_sum)
         values, factor, weight_slopes = weigh(xp, values, weights, None)
         counts = self._counts_of_all(values)
-        if not need_grad:
+        if not self.need_grad:
             return RowLosses(values, counts)
         slope, spread = [x if x is None or factor is None else x * factor for x in (slope, spread)]
         slope = self.divided(slope)
@@ -250,7 +228,7 @@ class Softmax(Family):
             to_positive = positive.cotangents(xp, factors)
         return RowLosses(values, counts, slope / total.total, to_positive, self.to_weights(weight_slopes))
 
-    def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> RowLosses:
+    def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None) -> RowLosses:
         """Losses that are means over the positives, each contrasted with the negatives alone.
 
         With p the log-odds slope of a positive, times its share of the mean and the row's weight, the cotangents of the
@@ -270,7 +248,7 @@ class Softmax(Family):
         values = xp.sum(xp.where(live, objective.values(each), zero) * weight, axis=1) / weight_sum
         values, factor, weight_slopes = weigh(xp, values, weights, counted)
         counts = xp.astype(counted, values.dtype)
-        if not need_grad:
+        if not self.need_grad:
             return RowLosses(values, counts)
         rescale = self.divided(counts if factor is None else factor) / weight_sum
         slope = objective.pulled(each, xp.where(live, rescale[:, None] * weight, zero))[0]
@@ -280,8 +258,8 @@ class Softmax(Family):
         coefficient = slope_odds / xp.where(empty, xp.ones_like(weight_sum), sums.negative.total)
         return RowLosses(values, counts, coefficient, -to_each, self.to_weights(weight_slopes))
 
-    def _finish_statistics(self, sums: RowSums, row: RowStatistics, slopes: Arrays, *, need_grad: bool) -> RowLosses:
-        if not need_grad:
+    def _finish_statistics(self, sums: RowSums, row: RowStatistics, slopes: Arrays) -> RowLosses:
+        if not self.need_grad:
             return RowLosses(row.stacked(), row.log_odds)
         coefficient, to_positive = score_cotangents(self.xp, sums, row, slopes)
         extra = tuple(self.xp.zeros_like(x) for x in slopes)
@@ -290,3 +268,15 @@ class Softmax(Family):
 
 FamilySpec = Objective | PairsSpec | HardNegatives | Triplet | Relic
 """The facts of the objective of a sweep; its arrays are the parameters of `Inputs`."""
+
+_FAMILIES: dict[type, Callable[[Namespace, Any, ScoreFacts], Family]] = {
+    HardNegatives: Reweighted,
+    PairsSpec: PairTerms,
+    Triplet: Triplets,
+    Relic: TwoDistributions,
+}
+
+
+def family_of(xp: Namespace, spec: FamilySpec, facts: ScoreFacts) -> Family:
+    """The family of a sweep."""
+    return _FAMILIES.get(type(spec), Softmax)(xp, spec, facts)

@@ -16,7 +16,6 @@ from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of, on_accelerator
 from .._core.tracing import refuse_trace
-from .sets import PairRule
 from .specs import SweepSpec
 from .tiling import pays_to_fuse
 
@@ -92,7 +91,7 @@ def report_of_steps(spec: SweepSpec, x: Array, shape: tuple[int, int], *, need_g
     reason: str | None = adapter_of(x).obstacle_to_fusing(x)
     if reason is None and not _Switch.on:
         reason = "fuse_steps() compiles them"
-    elif reason is None and not pays_to_fuse(*shape, masked=isinstance(spec.sets, PairRule)):
+    elif reason is None and not pays_to_fuse(*shape, masked=spec.by_rule):
         reason = "there are too few pairs"
     elif reason is None and not need_grad:
         reason = "no gradients are needed"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._core.autodiff import no_gradient, stop_gradient
 from .._core.checks import all_entries, is_half, readable_entry
@@ -21,38 +21,13 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import LARGEST_SQUARE, continued, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..objectives.base import Objective, Pairwise
-from ..pairings import AheadOfQueue, ByIndex, Pairing
+from ..objectives.base import Needs
+from ..pairings import Pairing
 from ..similarities import number_of_flags, numbers_of_columns, with_numbers
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
 from .sets import PairRule, RuleSets
 from .tiling import Bounds, Sizes, masked
-
-
-class Needs(NamedTuple):
-    """What a row must have to count.
-
-    `pairs`: which of positives and negatives have a term, of which a row needs one. `positive`: a positive. `negative`:
-    also a negative, or with `spread` several positives; without, its loss is constant.
-    """
-
-    pairs: tuple[bool, bool] = (True, True)
-    positive: bool = True
-    negative: bool = True
-    spread: bool = False
-
-
-def needs_of(objective: Any) -> Needs:
-    """What a row of an objective must have to count."""
-    if isinstance(objective, Pairwise):
-        terms = objective.terms
-        return Needs((terms[0] is not None, terms[1] is not None), positive=False, negative=False)
-    if isinstance(objective, Objective):
-        negative = objective.needs_negative or objective.of_odds is not None
-        spread = objective.spreads and not objective.needs_negative
-        return Needs(positive=not objective.every_row, negative=negative, spread=spread)
-    return Needs()
 
 
 class Live(NamedTuple):
@@ -283,11 +258,11 @@ def _of_kind(matrix: ScoreMatrix, needs: Needs, counted: Array | None) -> Live:
     """Rows and columns that count without a mask; all columns are used, unless flags of the columns leave some out."""
     pairing, positives, n_rows = matrix.pairing, matrix.pairing.positives, matrix.shape[0]
     present, valid = (x[0] if x else None for x in pairing.flags(n_rows))
-    if isinstance(positives, ByIndex) and not (positives.elsewhere or positives.within):
+    if positives.index is not None and not (positives.elsewhere or positives.within):
         n_columns = matrix.shape[1] if matrix.shard is None else matrix.shard.shape[1]
         present = namespace_of(positives.index).logical_and(positives.index >= 0, positives.index < n_columns)
     rows = counted_by(None, counted, present) if needs.positive else counted
-    ahead = isinstance(positives, AheadOfQueue) and len(matrix.partners) == 0
+    ahead = positives.ahead_of_queue and len(matrix.partners) == 0
     if ahead and (rows is not None or valid is not None):
         n_further = matrix.shape[1] - n_rows
         rows, valid = (_or_all(x, n, matrix.rows[0]) for x, n in ((rows, n_rows), (valid, n_further)))

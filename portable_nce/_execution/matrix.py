@@ -15,7 +15,7 @@ from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
-from ..pairings import ByIndex, OnDiagonals, Pairing, SameId, takes_products
+from ..pairings import Pairing, takes_products
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .inputs import Arrays, Inputs
@@ -87,8 +87,8 @@ class ScoreMatrix(NamedTuple):
     @property
     def lacks_columns(self) -> bool:
         """Whether rows lie beyond the last column of a diagonal of positives: the transpose of a wide matrix."""
-        diagonal = isinstance(self.pairing.positives, (OnDiagonals, SameId))
-        return diagonal and self.n_own_columns is None and self.shape[0] > self.shape[1]
+        positives, (n_rows, n_columns) = self.pairing.positives, self.shape
+        return (positives.on_diagonals or positives.by_id) and self.n_own_columns is None and n_rows > n_columns
 
     def with_operands(self) -> ScoreMatrix:
         """Score matrix with operands instead of embeddings."""
@@ -202,7 +202,7 @@ class ScoreMatrix(NamedTuple):
         positives, n_rows = self.pairing.positives, self.shape[0]
         if self.mask is not None or self.shard is not None or self.shards is not None or self.lacks_columns:
             return None
-        if isinstance(positives, ByIndex) and not self.pairing.has_flags:
+        if positives.index is not None and not self.pairing.has_flags:
             return self.indexed()
         numbers = namespace_of(self.rows[0]).arange(n_rows, device=device_of(self.rows[0]))
         return {"targets": (numbers,)} if self.pairing.is_diagonal else None
@@ -217,7 +217,7 @@ class ScoreMatrix(NamedTuple):
     def indexed(self) -> dict[str, Arrays]:
         """Groups of `Inputs` for positives by index; none for others."""
         positives = self.pairing.positives
-        if not isinstance(positives, ByIndex):
+        if positives.index is None:
             return {}
         xp, present, index = namespace_of(self.rows[0]), None, positives.index
         if not (self.indices_checked or (positives.within and self.shard is None)):

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..objectives.base import Term
+from ..objectives.base import Labelled, Term
 from ..pairings import Members
 from .inputs import Arrays, Inputs, only
 from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .tiling import pays_to_branch
 
 
-class PairsSpec(NamedTuple):
+class PairsSpec(Labelled):
     """Terms of positives and negatives, and the divisor of a mean.
 
     `counts`: whether positives, and whether negatives, count as pairs. `graded`: whether weights of positives are the
@@ -25,12 +25,29 @@ class PairsSpec(NamedTuple):
     the first parameter of the term of negatives, before those of the block.
     """
 
-    terms: tuple[Term | None, Term | None]
-    divide_by: str = "rows"
-    counts: tuple[bool, bool] = (True, True)
-    graded: bool = False
-    balance: bool = False
-    relative: bool = False
+    __slots__ = ("balance", "counts", "divide_by", "graded", "relative", "terms")
+    label = "pairs"
+    of_pairs, shifted = True, False
+
+    def __init__(
+        self,
+        terms: tuple[Term | None, Term | None],
+        divide_by: str = "rows",
+        counts: tuple[bool, bool] = (True, True),
+        *,
+        graded: bool = False,
+        balance: bool = False,
+        relative: bool = False,
+    ) -> None:
+        self.terms, self.divide_by, self.counts = terms, divide_by, counts
+        self.graded, self.balance, self.relative = graded, balance, relative
+
+    def divisor(self, n_rows: int, n_negatives: int) -> int | None:
+        if self.divide_by == "rows":
+            return n_rows
+        if self.divide_by == "active" or self.relative:
+            return None
+        return n_rows * (int(self.counts[0]) + (n_negatives if self.counts[1] else 0))
 
 
 class PairSum(NamedTuple):
@@ -57,11 +74,10 @@ class PairTerms(Family):
 
     counts_pairs = True
 
-    def __init__(self, xp: Namespace, spec: PairsSpec, facts: ScoreFacts, *, need_grad: bool) -> None:
+    def __init__(self, xp: Namespace, spec: PairsSpec, facts: ScoreFacts) -> None:
         super().__init__(xp, spec, facts)
         self.relative = spec.relative
         self.bounded = facts.small
-        self.need_grad = need_grad
         self.leaves_out = facts.given and not facts.finite  # scores of -inf
         # Excesses are counted, too: a `where` makes zeros of the second derivatives that PyTorch leaves out.
         self.complete = facts.complete and not (self.leaves_out or spec.relative)
@@ -230,10 +246,10 @@ class PairTerms(Family):
             total = PairSum(total.value + part.value, pairs, active, extra)
         return total, [None] * len(parts)
 
-    def finish(self, total: Any, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: Any, positive: Any, block: Inputs) -> RowLosses:
         xp, spec, weights = self.xp, self.spec, only(block.weights)
         if spec.balance:
-            return self._finish_balanced(total, positive, weights, need_grad=need_grad)
+            return self._finish_balanced(total, positive, weights)
         slope = None
         if positive is not None:
             part, slope = positive
@@ -248,7 +264,7 @@ class PairTerms(Family):
             counts = self._pairs_of(total)
         elif spec.divide_by == "rows":
             counts = self._counts_of_all(values) if counted is None else xp.astype(counted, values.dtype)
-        if not need_grad:
+        if not self.need_grad:
             return RowLosses(values, counts)
         to_positive, *to_parameters = (
             x if x is None else self.divided(x if factor is None else x * factor) for x in (slope, *total.to_parameters)
@@ -260,7 +276,7 @@ class PairTerms(Family):
         to_rows = (*to_parameters, *self.to_weights(weight_slopes))
         return RowLosses(values, counts, factor, to_positive, to_rows)
 
-    def _finish_balanced(self, total: Any, positive: Any, weights: Array | None, *, need_grad: bool) -> RowLosses:
+    def _finish_balanced(self, total: Any, positive: Any, weights: Array | None) -> RowLosses:
         """Losses whose sum is a mean over positives plus a mean over negatives.
 
         With the sum s and the number n of a row, its weight w, and the mean ``m = Σ w s / Σ w n``, all of the positives
@@ -278,7 +294,7 @@ class PairTerms(Family):
         sides = [_mean_of(xp, part, spec.divide_by, weights) for part in total]
         (of_positives, of_negatives), counts = sides, sides[0].number + sides[1].number
         values = of_positives.values + of_negatives.values
-        if not need_grad:
+        if not self.need_grad:
             return RowLosses(values, counts)
         each = [side.cotangents(part) for side, part in zip(sides, total, strict=True)]
         to_rows = tuple([a + b for a, b in zip(*each, strict=True)])

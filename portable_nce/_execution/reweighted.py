@@ -93,7 +93,7 @@ class Reweighted(Family):
             rescales.append(rescale)
         return HardSums(top, hard, soft, count), rescales
 
-    def finish(self, total: HardSums, positive: PositiveSums, block: Inputs, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: HardSums, positive: PositiveSums, block: Inputs) -> RowLosses:
         """The losses of rows.
 
         With M negatives, ``w = log M + lse((1 + β) g) - lse(β g) - g⁺`` and ``q = τ⁺ M e^-w``, the loss is the softplus
@@ -128,7 +128,7 @@ class Reweighted(Family):
         value, slope = softplus_and_sigmoid(xp, xp.where(live, v, zero))
         values, factor, weight_slopes = weigh(xp, xp.where(live, value, zero), only(block.weights), row.has_positive)
         counts = xp.astype(row.has_positive, values.dtype)
-        if not need_grad:
+        if not self.need_grad:
             return RowLosses(values, counts)
         slope = self.divided(xp.where(live, slope, zero) * factor)
         slope_w = xp.where(above, slope / kept, zero)

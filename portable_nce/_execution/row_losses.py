@@ -21,7 +21,7 @@ class ScoreFacts(NamedTuple):
 
     `small`: exponentials of scores need no shift; `finite`: no score overflows; `complete`: every row has a positive
     and `n_negatives`; `absent`: a score up to this belongs to a column left out; `single`: no row has several
-    positives; `given`: tiles are the caller's scores, and not to be overwritten.
+    positives; `given`: tiles are the caller's scores, and not to be overwritten; `need_grad`: cotangents are needed.
     """
 
     small: bool = False
@@ -32,6 +32,7 @@ class ScoreFacts(NamedTuple):
     divisor: int | None = None
     single: bool = False
     given: bool = False
+    need_grad: bool = True
 
 
 class RowLosses(NamedTuple):
@@ -109,6 +110,7 @@ class Family(ABC):
         self.xp = xp
         self.spec = spec
         self.facts = facts
+        self.need_grad = facts.need_grad
 
     @abstractmethod
     def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[Any, Any]:
@@ -126,7 +128,7 @@ class Family(ABC):
         """The sum of the parts of a row, and for each part the factors of its residual (None: 1)."""
 
     @abstractmethod
-    def finish(self, total: Any, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: Any, positive: Any, block: Inputs) -> RowLosses:
         """The losses of rows, and the coefficients that turn residuals into cotangents of scores."""
 
     def divided(self, slope: Array) -> Array:

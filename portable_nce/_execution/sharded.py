@@ -9,9 +9,10 @@ from typing import Any
 from .._core.namespace import device_of, is_array, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards, widened
+from ..objectives.base import Needs
 from ..pairings import Pairing
 from ..similarities import Similarity, with_numbers
-from .live import Needs, all_count, without_idle
+from .live import all_count, without_idle
 from .matrix import ScoreMatrix, Shard
 from .operands import operands_of
 

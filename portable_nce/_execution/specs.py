@@ -19,7 +19,7 @@ from .channels import Channel
 from .families import FamilySpec
 from .inputs import Inputs
 from .row_losses import divided
-from .sets import Sets
+from .sets import PairRule, Sets
 from .tiling import Sizes, Tiling
 
 NeedGradOf = bool | tuple[bool, ...]
@@ -96,6 +96,11 @@ class SweepSpec(NamedTuple):
     high: bool = False
     fused: bool = False
     given_finite: bool = False
+
+    @property
+    def by_rule(self) -> bool:
+        """Whether the rule of a pairing gives the pairs of each tile."""
+        return isinstance(self.sets, PairRule)
 
     def finite(self, rows: Array) -> bool:
         """Whether the scores of finite embeddings are finite, and infinite ones need no care.

@@ -20,13 +20,11 @@ from .._core.namespace import namespace_of
 from .._core.numerics import largest_entry, sum_to_scalar
 from .._core.protocol import Array
 from .._core.registry import adapter_of
-from ..objectives.base import Objective
-from ..objectives.relic import Relic
 from ..pairings import Members
 from . import products as p
 from . import sets as s
 from .channels import Channel
-from .families import FamilySpec, are_small, are_statistics, divisor_of, family_of
+from .families import FamilySpec, are_small, are_statistics, family_of
 from .forms import form_of, partner_scores, pull_partners
 from .fusing import fused
 from .inputs import Arrays, Inputs
@@ -133,7 +131,7 @@ class Step:
         self.sets: s.TileSets
         self.put: Any = None  # puts the cotangents of positives on diagonals
         negatives = 0
-        placed = spec.whole and not isinstance(spec.sets, s.PairRule)
+        placed = spec.whole and spec.excluded is not None
         if spec.whole:
             options = {"turned": spec.turned, "need_scale": spec.need_grad.scale, "placed": placed}
             self.source = Channels(spec.channels, constants.tiles[0], constants.weighted, **options)
@@ -151,10 +149,10 @@ class Step:
             on_diagonals = s.DiagonalSets(diagonals, spec.bounds or ((0, n_columns),), n_columns, constants.labels)
             self.sets, self.put = on_diagonals, on_diagonals.put
             negatives = n_columns - (spec.excluded or 0)
-        divisor = divisor_of(spec.family, n_rows, negatives) if spec.averaged else None
+        divisor = spec.family.divisor(n_rows, negatives) if spec.averaged else None
         self.by_counts = spec.by_counts and divisor is None
-        facts = spec.facts._replace(n_negatives=negatives, divisor=divisor)
-        self.family: Family = family_of(self.xp, spec.family, facts, need_grad=spec.need_grad.gradients)
+        facts = spec.facts._replace(n_negatives=negatives, divisor=divisor, need_grad=spec.need_grad.gradients)
+        self.family: Family = family_of(self.xp, spec.family, facts)
 
     def __call__(self, carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         """Carry with the cotangents of the columns added, and losses, counts and cotangents of a block."""
@@ -175,7 +173,7 @@ class Step:
         if apart is not None:
             positives = family.partner_positives(apart, own)
         total, rescales = family.merge(parts)
-        losses = family.finish(total, positives, own, need_grad=need_grad)
+        losses = family.finish(total, positives, own)
         if not need_grad:
             return carry, (losses.values, losses.row_counts)
         if self.by_counts:
@@ -257,7 +255,7 @@ class _OneSided:
     def __init__(self, spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> None:
         sets, first = spec.sets, inputs.rows[0]
         given = all(channel.given for channel in spec.channels)
-        whole = given or len(spec.channels) > 1 or isinstance(sets, s.PairRule)
+        whole = given or len(spec.channels) > 1 or spec.by_rule
         if whole and need_grad.gradients:  # a similarity's pullback returns all gradients
             need_grad = need_grad._replace(rows=True, columns=True, partners=True)
         self.spec, self.need_grad = spec, need_grad
@@ -273,7 +271,7 @@ class _OneSided:
             turned = Channels.are_turned(spec.channels, inputs.columns, self.blocks, n_rows)
         else:
             # Tiles of negatives alone know the sums of their cotangents.
-            mean = not (isinstance(spec.family, Objective) and isinstance(sets, s.Diagonals))
+            mean = not (spec.family.of_statistics and isinstance(sets, s.Diagonals))
             tiles, scored = Products.cut(form_of(spec.channels[0].scores), inputs, need_grad, bounds, mean=mean)
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else ()
             self.constants = Constants(tiles, scored, tuple(labels))
@@ -285,10 +283,10 @@ class _OneSided:
         self.inputs = inputs
         facts = self._facts()
         # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
-        unshifted = facts.small or isinstance(spec.family, (PairsSpec, Relic))
+        unshifted = facts.small or not spec.family.shifted
         scaled = not (unshifted or given) and is_readable(first) and self.adapter.is_plain(inputs.flat)
         positives_in_tile = whole and self.diagonals is not None
-        if self.diagonals is not None and not whole and isinstance(spec.family, Objective):
+        if self.diagonals is not None and not whole and spec.family.of_statistics:
             # The factor of a row would have to divide the cotangent of its positive, and can be 0: then it stays apart.
             are_there = self.diagonals.n_positives > 0 and len(inputs.row_labels) == 0
             one_tile = self.blocks == n_rows and len(self.constants.tiles) == 1
@@ -344,7 +342,7 @@ class _OneSided:
         small = are_small(family, self._bound())
         given = all(channel.given for channel in spec.channels)
         if isinstance(spec.sets, s.PairRule):
-            of_sums = isinstance(family, (Objective, Relic)) and not are_statistics(family)
+            of_sums = (family.of_statistics or family.crossed) and not are_statistics(family)
             # A bound of unit rows is known without their entries, which may be NaN.
             finite = spec.given_finite if given else spec.bound < math.inf and not spec.unit
             return ScoreFacts(small and of_sums, finite, single=spec.sets.single, given=given)

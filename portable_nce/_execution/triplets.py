@@ -22,11 +22,6 @@ from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
 from .triples import TripleSums, triple_sums, visit
 
 
-def compares_all(spec: Triplet) -> bool:
-    """Whether every positive is compared with every negative."""
-    return spec.mining == ("all", "all")
-
-
 def of_one_positive(spec: Triplet, *, finite: bool) -> PairsSpec:
     """All triples of rows with one positive each, at a known place: a term of negatives. `finite`: no score is NaN."""
     divide_by = "pairs" if spec.average == "all" else "active"
@@ -63,9 +58,8 @@ class Triplets(Family):
     A tile must hold all columns; its residual are the slopes of a row's sum by its scores.
     """
 
-    def __init__(self, xp: Namespace, spec: Triplet, facts: ScoreFacts, *, need_grad: bool) -> None:
+    def __init__(self, xp: Namespace, spec: Triplet, facts: ScoreFacts) -> None:
         super().__init__(xp, spec, facts)
-        self.need_grad = need_grad
 
     def add_negatives(self, scores: Array, exclude: Exclude, block: Inputs) -> tuple[Any, Any]:
         """Not implemented: a tile of negatives alone has no triples."""
@@ -91,7 +85,7 @@ class Triplets(Family):
             # Scores outside all triples may be infinite, and inf - inf is NaN.
             score = xp.where(xp.logical_and(used, xp.logical_not(undefined)), score, 0.0)
         spec, single = self.spec, self.facts.single
-        if compares_all(spec):
+        if not spec.by_mask:
             of_all = partial(triple_sums, soft=spec.soft, need_grad=self.need_grad, finite=finite)
             sums = visit(of_all, score, positives, negatives, margin, single=single)
         else:
@@ -108,12 +102,12 @@ class Triplets(Family):
         (part,) = parts
         return part, [None]
 
-    def finish(self, total: TripleSums, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: TripleSums, positive: Any, block: Inputs) -> RowLosses:
         del positive
         xp, spec = self.xp, self.spec
         values, factor, weight_slopes = weigh(xp, total.total, only(block.weights), total.number > 0)
         counts = total.number if spec.average == "all" else total.active
-        if not need_grad:
+        if not self.need_grad:
             return RowLosses(values, counts)
         factor = self.divided(factor)
         return RowLosses(

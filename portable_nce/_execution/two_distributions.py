@@ -209,7 +209,7 @@ class TwoDistributions(Family):
             found.append(_Divergence(first, value, infinite, moved, of_own, of_gap))
         return found
 
-    def finish(self, total: BothDistributions, positive: Any, block: Inputs, *, need_grad: bool) -> RowLosses:
+    def finish(self, total: BothDistributions, positive: Any, block: Inputs) -> RowLosses:
         del positive
         xp, spec, alpha, sides = self.xp, self.spec, block.parameters[-1], total.sides
         share = 0.5 if spec.symmetric else 1.0
@@ -223,7 +223,7 @@ class TwoDistributions(Family):
         counted = sides[0].row.has_positive
         values, factor, weight_slopes = weigh(xp, values, only(block.weights), counted)
         counts = xp.astype(counted, values.dtype)
-        if not need_grad:
+        if not self.need_grad:
             return RowLosses(values, counts)
         factor = share * self.divided(counts if factor is None else factor)
         coefficients, to_positive = self._factors(sides, divergences, factor, alpha)

@@ -249,7 +249,7 @@ class _Square:
         finite = spec.finite(self.rows) or bound < math.inf
         self.spec = spec
         assert isinstance(spec.family, Objective)  # noqa: S101  (those of two-sided sweeps are)
-        facts = ScoreFacts(are_small(spec.family, bound), finite, complete=True)
+        facts = ScoreFacts(are_small(spec.family, bound), finite, complete=True, need_grad=self.need_grad)
         # Losses are means over rows, whose number the passes over tiles do not need.
         self.family = Softmax(self.xp, spec.family, facts._replace(divisor=self.n if spec.mean and finite else None))
         self.blocks, self.bounds = self.tiles_of.blocks, self.tiles_of.bounds
@@ -392,7 +392,7 @@ class _Square:
     def _finish_side(self, side: ExpSum, positives: Array, weights: Arrays) -> RowLosses:
         block = Inputs(weights=weights)
         positive = self.family.partner_positives(positives, block)
-        return self.family.finish(side, positive, block, need_grad=self.need_grad)
+        return self.family.finish(side, positive, block)
 
     def _mean(self, parts: Sequence[Array]) -> Array:
         """Mean over both directions of an array of the rows and an array of the matching columns."""

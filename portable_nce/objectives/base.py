@@ -75,11 +75,41 @@ Slopes: TypeAlias = tuple[Array | None, Array | None, Array | None, Array | None
 """The derivatives of each row's loss by `log_odds`, `spread`, `negative` and `positive`; None is 0."""
 
 
+class Needs(NamedTuple):
+    """What a row must have to count.
+
+    `pairs`: which of positives and negatives have a term, of which a row needs one. `positive`: a positive. `negative`:
+    also a negative, or with `spread` several positives; without, its loss is constant.
+    """
+
+    pairs: tuple[bool, bool] = (True, True)
+    positive: bool = True
+    negative: bool = True
+    spread: bool = False
+
+
 class Labelled(Record):
-    """Base of objectives: fields, and a label for `repr`."""
+    """Base of objectives: fields, a label for `repr`, and what the execution asks of an objective.
+
+    `of_statistics`: a function of `RowStatistics`; `of_pairs`: a sum over pairs; `of_triples`; `crossed`: rows are
+    compared with columns; `by_mask`: even positives at known places take a mask. `shifted`: exponentials may have a
+    shift; `stretch`: of the scores times at most this.
+    """
 
     __slots__ = ()
     label: str
+    of_statistics = of_pairs = of_triples = crossed = by_mask = False
+    shifted, stretch = True, 1.0
+
+    @property
+    def needs(self) -> Needs:
+        """What a row must have to count."""
+        return Needs()
+
+    def divisor(self, n_rows: int, n_negatives: int) -> int | None:
+        """Divisor of the mean over rows with one positive and so many negatives; None if it depends on scores."""
+        del n_negatives
+        return n_rows
 
     def __repr__(self) -> str:
         return f"<objective {self.label}>"
@@ -118,6 +148,8 @@ class Objective(Labelled):
     __slots__ = (
         "couples_rows", "every_row", "label", "needs_negative", "of_odds", "rows", "separate", "slopes", "spreads",
     )  # fmt: skip
+    of_statistics = True
+    known = False  # whether a weight of each row is, without the positives
 
     def __init__(
         self,
@@ -143,6 +175,13 @@ class Objective(Labelled):
         self.spreads = False
         self.separate = False
         self.every_row = False
+
+    @property
+    def needs(self) -> Needs:
+        """What a row must have to count."""
+        negative = self.needs_negative or self.of_odds is not None
+        spread = self.spreads and not self.needs_negative
+        return Needs(positive=not self.every_row, negative=negative, spread=spread)
 
     def values(self, row: RowStatistics, *parameters: Array) -> Array:
         """Return the losses of the rows, checked to match the statistics.
@@ -378,6 +417,13 @@ class Pairwise(Labelled):
     """
 
     __slots__ = ("balance", "divide_by", "label", "names", "parameters", "terms")
+    of_pairs = True
+
+    @property
+    def needs(self) -> Needs:
+        """What a row must have to count."""
+        positive, negative = (term is not None for term in self.terms)
+        return Needs((positive, negative), positive=False, negative=False)
 
     def __init__(
         self,

@@ -24,6 +24,12 @@ class HardNegatives(Labelled):
     beta: float
     tau_plus: float
     floor: Any
+    by_mask = True
+
+    @property
+    def stretch(self) -> float:  # type: ignore[override]  # read-only
+        """Negatives have exponentials of 1 + β times their scores."""
+        return 1.0 + self.beta
 
     @property
     def facts(self) -> HardNegatives:

@@ -30,6 +30,7 @@ class Relic(Labelled):
     symmetric: bool
     base: Objective | None
     include_positive: bool
+    crossed, shifted = True, False
 
     @property
     def facts(self) -> Relic:

@@ -25,6 +25,12 @@ class Triplet(Labelled):
     mining: tuple[str, str]
     soft: bool
     average: str
+    of_triples = True
+
+    @property
+    def by_mask(self) -> bool:  # type: ignore[override]  # read-only
+        """Whether a positive is compared with some negatives alone."""
+        return self.mining != ("all", "all")
 
     @property
     def facts(self) -> Triplet:

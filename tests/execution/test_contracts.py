@@ -164,7 +164,7 @@ TERMS = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: s**3))
 FAMILIES: dict[str, Any] = {
     "softmax": lambda: Softmax(np, PLAN, ScoreFacts()),
     "softmax without a shift": lambda: Softmax(np, PLAN, ScoreFacts(small=True)),
-    "pairs": lambda: PairTerms(np, PairsSpec(TERMS, "pairs"), ScoreFacts(), need_grad=True),
+    "pairs": lambda: PairTerms(np, PairsSpec(TERMS, "pairs"), ScoreFacts()),
     "reweighted": lambda: Reweighted(np, pnce.objectives.hard_negatives(beta=1.0, tau_plus=0.1), ScoreFacts()),
     "reweighted by hardness": lambda: Reweighted(
         np, pnce.objectives.hard_negatives(beta=0.5, tau_plus=0.1), ScoreFacts()
@@ -198,7 +198,7 @@ def test_sums_of_a_family_do_not_depend_on_the_order_of_merging(name: str) -> No
         total = parts[0]
         for other in parts[1:]:
             total = family.merge([total, other])[0]
-        return family.finish(total, part(0, 9)[2], block, need_grad=False).values
+        return family.finish(total, part(0, 9)[2], block).values
 
     whole = values(part(0, 9)[0])
     first, second, third, nothing = part(0, 3)[0], part(3, 5)[0], part(5, 9)[0], part(2, 4, empty=True)[0]
@@ -230,7 +230,7 @@ def test_cotangents_of_reweighted_negatives_do_not_depend_on_the_tiles(beta: flo
             own = positives[:, low:high]
             parts.append(family.add_masked((scores[:, low:high],), Members(own, np.logical_not(own)), block)[:2])
         total, rescales = family.merge([sums for sums, _ in parts])
-        losses = family.finish(total, of_positives, block, need_grad=True)
+        losses = family.finish(total, of_positives, block)
         found = [
             family.tile_cotangent(residual, losses, rescale)
             for (_, residual), rescale in zip(parts, rescales, strict=True)

@@ -21,7 +21,7 @@ def finished(family: Any, scores: Any, own: Any, bounds: list[tuple[int, int]]) 
     """The row losses and the cotangents of their scores, computed by tiles."""
     parts = [family.add_negatives((scores[:, low:high] + 0.0,), lambda x, _: x, Inputs()) for low, high in bounds]
     total, rescales = family.merge([part for part, _ in parts])
-    losses = family.finish(total, family.partner_positives(own, Inputs()), Inputs(), need_grad=True)
+    losses = family.finish(total, family.partner_positives(own, Inputs()), Inputs())
     pulled = [
         (residual[0] if isinstance(residual, tuple) else residual)
         * (losses.coefficient if rescale is None else losses.coefficient * rescale)[:, None]
@@ -69,7 +69,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
 def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: list[tuple[int, int]]) -> None:
     terms = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: np.maximum(s, 0.0) ** 3))
     scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
-    family = PairTerms(np, PairsSpec(terms, divide_by), ScoreFacts(n_negatives=6), need_grad=True)
+    family = PairTerms(np, PairsSpec(terms, divide_by), ScoreFacts(n_negatives=6))
     values, cotangents = finished(family, scores, own, bounds)
     positive = np.maximum(scores, 0.0)
     np.testing.assert_allclose(values, own**2 + np.sum(positive**3, axis=1), rtol=1e-12)
