@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
+
+_listeners: list[tuple[int, dict[str, list[Any]]]] = []
 
 
-class Counted(NamedTuple):
-    """Note of a reduction: its row weights, 0 where a row does not count; or how many terms each row has."""
+def note(**things: Any) -> None:
+    """Note things for those who listen in this thread.
 
-    numbers: Any
-
-
-_listeners: list[tuple[int, list[Any]]] = []
-
-
-def note(*things: Any) -> None:
-    """Append notes to the lists that listen in this thread."""
+    `objective`, `pairing`; `computed`: a sweep, a search, or a matrix that is held; `traffic`: the kind of an exchange
+    of ranks, and how many bytes this rank sends; `counted`: the row weights of a reduction, 0 where a row does not
+    count, or how many terms each row has.
+    """
     for thread, notes in _listeners:
         if thread == get_ident():
-            notes.extend(things)
+            for kind, thing in things.items():
+                notes.setdefault(kind, []).append(thing)
 
 
 def listens() -> bool:
@@ -30,9 +29,9 @@ def listens() -> bool:
 
 
 @contextmanager
-def listening() -> Iterator[list[Any]]:
-    """List of the notes made in this thread while the context is open."""
-    entry: tuple[int, list[Any]] = (get_ident(), [])
+def listening() -> Iterator[dict[str, list[Any]]]:
+    """Lists by kind of what is noted in this thread while the context is open."""
+    entry: tuple[int, dict[str, list[Any]]] = (get_ident(), {})
     _listeners.append(entry)
     try:
         yield entry[1]

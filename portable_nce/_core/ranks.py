@@ -507,15 +507,8 @@ def widened(x: Array) -> Array:
     return xp.astype(x, xp.int64 if xp.iinfo(x.dtype).max > 2**31 - 1 else xp.int32)
 
 
-class Traffic(NamedTuple):
-    """Note of an exchange between ranks; `size`: number of bytes that this rank sends."""
-
-    kind: str
-    size: int
-
-
 def _applied(linear: _LinearMap, x: Array) -> Array:
-    note(Traffic(linear.kind, math.prod(x.shape) * itemsize(x)))
+    note(traffic=(linear.kind, math.prod(x.shape) * itemsize(x)))
     return adapter_of(x).linear_map(linear, x)
 
 

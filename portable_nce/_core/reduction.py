@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args
 from .autodiff import stop_gradient
 from .checks import is_half, readable_entry
 from .namespace import common_namespace, lift_to_tape, namespace_of
-from .notes import Counted, listens, note
+from .notes import listens, note
 from .numerics import continued, safe_quotient, sum_to_scalar
 from .protocol import Array, Namespace
 from .ranks import Shards
@@ -100,7 +100,7 @@ class Reduction(NamedTuple):
         dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.logical_not(xp.isfinite(values)), weight == 0))
         weighted = xp.where(dead, xp.zeros_like(values), values) * weight
         if listens():
-            note(Counted(weight if number is None else weight * rest[0]))
+            note(counted=weight if number is None else weight * rest[0])
         if self.kind == "none":
             return weighted
         total = sum_to_scalar(xp, weighted)
@@ -113,7 +113,7 @@ class Reduction(NamedTuple):
         arrays = (total, number) if self.weights is None else (total, number, self.weights)
         ((total, norm, *weights),) = lift_to_tape(arrays)
         norm = norm * weights[0] if weights else norm
-        note(Counted(norm))
+        note(counted=norm)
         return self._of_totals(total, norm)
 
     def _of_totals(self, total: Array, norm: Array) -> Array:

@@ -366,7 +366,7 @@ def _embedded(matrix: ScoreMatrix, spec: SweepSpec, inputs: Inputs) -> tuple[Swe
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
     """Sum of the row losses, or the losses of given scores, with their gradient, and the counts of the rows."""
     spec, arrays = prepared.spec, prepared.arrays
-    note(prepared)
+    note(computed=prepared)
     value, number = adapter_of(arrays[0]).value_and_vjp(prepared.function)(spec, *arrays)
     return value, number
 
@@ -397,7 +397,7 @@ def statistics(matrix: ScoreMatrix) -> RowStatistics:
 def _in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
     """Row losses and their counts; a second pass computes the gradient."""
     adapter = adapter_of(prepared.inputs.rows[0])
-    note(prepared._replace(passes=2))
+    note(computed=prepared._replace(passes=2))
     values, number = adapter.custom_vjp(_first_pass, _second_pass)(prepared.spec, *prepared.arrays)
     if prepared.inverse is not None:
         xp = namespace_of(values)

@@ -10,7 +10,7 @@ from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
 from .._core.equality import is_fixed
 from .._core.namespace import cast, common_namespace, is_array, is_number, lift_to_tape, namespace_of
-from .._core.notes import Counted, note
+from .._core.notes import note
 from .._core.numerics import upcast, zeros
 from .._core.protocol import Array
 from .._core.reduction import Reduction, average
@@ -48,7 +48,7 @@ from .triples import excess
 
 def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
     """Loss of a score matrix, of shape (1,), or the row losses (N,)."""
-    note(objective, matrix.pairing)
+    note(objective=objective, pairing=matrix.pairing)
     _check_scores_constant(matrix)
     coupled = couples_rows(objective, matrix.rows[0], matrix)
     if objective.of_statistics and not coupled and symmetric and reduction.kind != "none":
@@ -117,7 +117,7 @@ def summed(prepared: Prepared, reduction: Reduction) -> Array:
     """Reduced row losses of a one-pass sweep, which computes a plain mean itself."""
     value, number = in_one_pass(prepared)
     if prepared.spec.mean:
-        note(Counted(number))
+        note(counted=number)
         return value
     if prepared.inverse is not None:
         number = namespace_of(number).take(number, prepared.inverse, axis=0)
@@ -290,7 +290,7 @@ def _balanced(family: PairsSpec, matrix: ScoreMatrix, parameters: Arrays, reduct
     if reduction.factors is not None or not is_one_block(matrix, prepared.spec.sizes):
         return None
     value, number = in_one_pass(prepared)
-    note(Counted(number))
+    note(counted=number)
     return value if reduction.factor is None else value * reduction.factor
 
 

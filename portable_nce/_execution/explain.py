@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from .._core.checks import check_callable
 from .._core.namespace import is_number, namespace_of
-from .._core.notes import Counted, listening
+from .._core.notes import listening
 from .._core.numerics import itemsize
 from .._core.pair_functions import PairFunction
-from .._core.ranks import Traffic
+from .._core.protocol import Array
 from .._core.registry import adapter_of
-from ..pairings import Pairing, takes_products
+from ..pairings import takes_products
 from .choice import Prepared
 from .fusing import report_of_steps
 from .inputs import Arrays, Inputs
@@ -118,10 +118,6 @@ class Explanation(NamedTuple):
         return "\n".join(lines)
 
 
-OTHERS = Pairing, Prepared, ScoreMatrix, Searched, Traffic, Counted
-"""Notes other than objectives."""
-
-
 def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explanation:
     """Compute a loss once, and return how: its sweeps over the score matrix, with reasons, sizes and memory.
 
@@ -164,50 +160,48 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
     check_callable("loss", loss)
     with listening() as notes:
         loss(*arrays, **options)
-    pairings = [str(note) for note in notes if isinstance(note, Pairing)]
-    objectives = [str(note) for note in notes if not isinstance(note, OTHERS)]
-    return Explanation(
-        tuple(dict.fromkeys(_name(text) for text in objectives)),
-        tuple(dict.fromkeys(_name(text) for text in pairings)),
-        _reports(notes),
-        tuple((note.kind, note.size) for note in notes if isinstance(note, Traffic)),
-        _number_of([note for note in notes if isinstance(note, Counted)]),
+    objectives, pairings, computed, traffic, counted = (
+        notes.get(kind, []) for kind in ("objective", "pairing", "computed", "traffic", "counted")
     )
+    return Explanation(_names(objectives), _names(pairings), _reports(computed), tuple(traffic), _number_of(counted))
 
 
-def _number_of(notes: Sequence[Counted]) -> int | None:
+def _number_of(counted: Sequence[Array]) -> int | None:
     """Number of rows that count, read from any device; None within a transformation."""
     try:
-        return sum(int(namespace_of(note.numbers).sum(note.numbers > 0)) for note in notes) if notes else None
+        return sum(int(namespace_of(x).sum(x > 0)) for x in counted) if counted else None
     except (RuntimeError, TypeError, ValueError):  # entries of traced arrays and of arrays without data
         return None
 
 
-def _name(text: str) -> str:
-    """Name in a `repr` such as ``<Objective info_nce>``."""
-    return text.removeprefix("<").removesuffix(">").partition(" ")[2] or text
+def _names(things: Sequence[Any]) -> tuple[str, ...]:
+    """Names in a `repr` such as ``<Objective info_nce>``, each once."""
+    texts = [str(x) for x in things]
+    return tuple(dict.fromkeys(text.removeprefix("<").removesuffix(">").partition(" ")[2] or text for text in texts))
 
 
 def _most_of(cut: int | Bounds) -> int:
     return max(high - low for low, high in cut) if isinstance(cut, tuple) else cut
 
 
-def _reports(notes: Sequence[Any]) -> tuple[SweepReport, ...]:
-    """Reports of the sweeps and searches among the notes."""
-    found = [note for note in notes if type(note) in _REPORTS]
-    needed = [_needed(note) for note in found]
+def _reports(computed: Sequence[Any]) -> tuple[SweepReport, ...]:
+    """Reports of sweeps, searches and held matrices."""
+    needed = [_REPORTS[type(one)][0](one) for one in computed]
     of_all = not any(map(any, needed))  # nothing is differentiated in this call: assume that everything can be
     flags = [(True,) * len(each) if of_all else each for each in needed]
-    return tuple([_REPORTS[type(note)](note, each) for note, each in zip(found, flags, strict=True)])
+    return tuple([_REPORTS[type(one)][1](one, each) for one, each in zip(computed, flags, strict=True)])
 
 
-def _needed(note: Any) -> tuple[bool, ...]:
-    """Flags of the arrays that need a gradient in this call; of a matrix that is held, of its rows and columns."""
-    if isinstance(note, ScoreMatrix):
-        needs = adapter_of(note.rows[0]).needs_gradient
-        of_scale = not is_number(note.scale) and note.scale is not None and needs(note.scale)
-        return any(map(needs, note.rows)) or of_scale, any(map(needs, note.columns))
-    return tuple(map(adapter_of(note.arrays[0]).needs_gradient, note.arrays)) if isinstance(note, Prepared) else ()
+def _needed_of_sweep(prepared: Prepared) -> tuple[bool, ...]:
+    """Whether each array needs a gradient in this call."""
+    return tuple(map(adapter_of(prepared.arrays[0]).needs_gradient, prepared.arrays))
+
+
+def _needed_of_held(matrix: ScoreMatrix) -> tuple[bool, ...]:
+    """Whether the rows and the columns need a gradient in this call."""
+    needs = adapter_of(matrix.rows[0]).needs_gradient
+    of_scale = not is_number(matrix.scale) and matrix.scale is not None and needs(matrix.scale)
+    return any(map(needs, matrix.rows)) or of_scale, any(map(needs, matrix.columns))
 
 
 def _report_of_held(matrix: ScoreMatrix, need_grad: tuple[bool, ...]) -> SweepReport:
@@ -264,8 +258,7 @@ def _report_of_sweep(prepared: Prepared, need_grad: tuple[bool, ...]) -> SweepRe
     return SweepReport(name, prepared.reason, *shape, width, block, tile, passes, float(products), memory, steps)
 
 
-def _report_of_search(searched: Searched, need_grad: tuple[bool, ...]) -> SweepReport:
-    del need_grad
+def _report_of_search(searched: Searched, _: tuple[bool, ...]) -> SweepReport:
     spec, inputs = searched
     rows, (n_rows, n_columns) = inputs.rows[0], inputs.shape
     width = rows.shape[-1] if inputs.columns else 0
@@ -280,11 +273,12 @@ def _report_of_search(searched: Searched, need_grad: tuple[bool, ...]) -> SweepR
     return SweepReport("search", reason, n_rows, n_columns, width, block, n_columns, 1, float(products), memory)
 
 
-_REPORTS: dict[type, Callable[[Any, tuple[bool, ...]], SweepReport]] = {
-    Prepared: _report_of_sweep,
-    ScoreMatrix: _report_of_held,
-    Searched: _report_of_search,
+_REPORTS: dict[type, tuple[Callable[[Any], tuple[bool, ...]], Callable[[Any, tuple[bool, ...]], SweepReport]]] = {
+    Prepared: (_needed_of_sweep, _report_of_sweep),
+    ScoreMatrix: (_needed_of_held, _report_of_held),
+    Searched: (lambda _: (), _report_of_search),
 }
+"""Of each thing that is computed: which gradients it needs, and its report."""
 
 
 def _of_rule(sets: Sets, inputs: Inputs, passes: int, width: int) -> float:

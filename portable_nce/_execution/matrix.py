@@ -160,7 +160,7 @@ class ScoreMatrix(NamedTuple):
             return self
         if self.high or self.channel.in_halves:  # sweeps choose the products
             return self
-        note(self)
+        note(computed=self)
         return self.dense()
 
     def measured(self) -> ScoreMatrix:

@@ -90,7 +90,7 @@ def _run_search(
     elif measure is not None:
         inputs = inputs._replace(**(matrix.one_positive() or {}))
     spec = SearchSpec(matrix.channel, rule, inputs.group_sizes, number, matrix.block_size, measure)
-    note(Searched(spec, inputs))
+    note(computed=Searched(spec, inputs))
     if matrix.similarity.pullback is None:  # a user's function may differ in each call, and close over recorded arrays
         return _search(spec, *inputs.flat)
     best, columns = adapter_of(inputs.rows[0]).custom_vjp(_search, no_gradient)(spec, *inputs.flat)
