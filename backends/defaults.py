@@ -142,6 +142,9 @@ class Defaults:
     def computed_once(self, *arrays: Array) -> Arrays:
         return arrays
 
+    def rounded(self, x: Array) -> Array:
+        return x
+
     def turned(self, x: Array) -> Array:
         xp, (n_rows, n_columns) = self._space(x), x.shape
         return xp.reshape(xp.reshape(xp.matrix_transpose(x), (-1,)), (n_columns, n_rows))

@@ -56,7 +56,7 @@ from ._core.checks import (
 from ._core.left_out import left_out, log_odds
 from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_number
-from ._core.numerics import inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
+from ._core.numerics import as_scores, inside_range, nan_outside, safe_sqrt, sigmoid, softplus, upcast
 from ._core.pair_sums import SIGMOID, SOFTPLUS, PairSets, PairTerm, exp_sum, log_shares, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
@@ -1123,7 +1123,7 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
         some = xp.logical_not(pair_weights <= 0)
         mask = some if mask is None else xp.logical_and(mask, some)
         pair_weights = xp.where(mask, xp.astype(stop_gradient(pair_weights), upcast(xp, noise).dtype), 0.0)
-    values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
+    values = {"": None, **numbers, **{name: as_scores(xp, x) for name, x in arrays.items()}}
     data, noise, data_q, noise_q = (values[name] for name in names)
     weights = row_weights(xp, weights, rows, values[names[1]])
     warn_of_negative("weights", weights)

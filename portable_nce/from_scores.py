@@ -31,7 +31,7 @@ from ._core.checks import (
 from ._core.left_out import LeftOut, left_out
 from ._core.logsumexp import ExpSum
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
-from ._core.numerics import sum_to_scalar, upcast
+from ._core.numerics import as_scores, sum_to_scalar, upcast
 from ._core.pair_sums import SQUARE, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction, finish
@@ -1028,9 +1028,9 @@ def margin_mse(
     check_floating(xp, teacher_scores=teacher_scores)
     check_shape("teacher_scores", teacher_scores, tuple(entered.shape))
     constant: Array = teacher_scores
-    teacher = upcast(xp, stop_gradient(constant))
+    teacher = as_scores(xp, stop_gradient(constant))
     weights = row_weights(xp, weights, entered.shape[0], teacher)
-    entered, teacher = (zeroed(x, counted_by(weights), scores=True) for x in (upcast(xp, entered), teacher))
+    entered, teacher = (zeroed(x, counted_by(weights), scores=True) for x in (as_scores(xp, entered), teacher))
     if mask is None and positives is None and _lack_masks(entered, teacher) and entered.shape[1] > 1:
         pairs = ScorePairs(xp, entered - teacher, scores.dtype, pairing, None, complete=True)
     else:
@@ -1154,7 +1154,7 @@ class ScorePairs:
                 f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
             )
         complete = positives is None and mask is None
-        return cls(xp, upcast(xp, scores), scores.dtype, pairing, mask, complete=complete)
+        return cls(xp, as_scores(xp, scores), scores.dtype, pairing, mask, complete=complete)
 
     def masks(self) -> tuple[Array, Array]:
         """Masks (K, N) of the positives and of the negatives."""

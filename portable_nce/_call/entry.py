@@ -34,7 +34,7 @@ from .._core.namespace import (
     lift_to_tape,
     namespace_of,
 )
-from .._core.numerics import reciprocal, upcast
+from .._core.numerics import as_scores, reciprocal, upcast
 from .._core.pair_functions import PairFunction
 from .._core.protocol import Array, Namespace
 from .._core.ranks import RankReport, Ranks, Shards, agree
@@ -169,7 +169,8 @@ def pair_scores(similarity: AnySimilarity, x: Array, keys: Array, scale: Any = 1
         scale = namespace_of(scale).expand_dims(scale, axis=2)
     with adapter_of(x).full_precision(x):
         scores = chosen.scores(*operands(chosen, xp.expand_dims(x, axis=1), keys, scale))
-    return namespace_of(scores).reshape(scores, (scores.shape[0], scores.shape[2]))
+    xp = namespace_of(scores)
+    return as_scores(xp, xp.reshape(scores, (scores.shape[0], scores.shape[2])))
 
 
 def _own_scores(function: PairFunction, x: Array, scale: Array, y: Array) -> tuple[Array]:

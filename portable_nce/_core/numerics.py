@@ -17,6 +17,12 @@ def upcast(xp: Namespace, x: Array) -> Array:
     return xp.astype(x, xp.float32) if x.dtype not in (xp.float32, xp.float64) and is_half(x.dtype) else x
 
 
+def as_scores(xp: Namespace, x: Array) -> Array:
+    """Scores in at least float32, `rounded` as in memory: what follows subtracts them from one another."""
+    scores: Array = adapter_of(x).rounded(upcast(xp, x))
+    return scores
+
+
 def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
     """Zeros of the dtype and device of `like`."""
     return xp.zeros(shape, dtype=like.dtype, device=device_of(like))

@@ -255,6 +255,15 @@ class Adapter(Differentiation, Protocol):
         """Return arrays that several operations read, which a compiler shall not compute again for each of them."""
         ...
 
+    def rounded(self, x: Array) -> Array:
+        """Return `x` as it would be read from memory.
+
+        A compiler that computes a product ``c d`` again where it is used contracts ``c d - top`` into one operation
+        without the rounding of ``c d``: of the largest of many scores of 10^10, minus that largest, hundreds are left
+        in place of 0, and an exponential of it overflows.
+        """
+        ...
+
     @kernel()
     def turned(self, x: Array) -> Array:
         """Return the transpose of a matrix, in the memory order of a matrix that is none."""

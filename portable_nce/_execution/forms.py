@@ -74,7 +74,7 @@ class InnerProducts(Record):
         return Operand(*operands)
 
     def tile(self, rows: Operand, columns: Operand) -> tuple[Array, None]:
-        return p.product(rows, columns), None
+        return adapter_of(rows.x).rounded(p.product(rows, columns)), None
 
     def pullback(
         self,
@@ -95,7 +95,7 @@ class InnerProducts(Record):
         return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
 
     def of_partner(self, rows: Operand, partner: Array) -> Array:
-        scores: Array = adapter_of(rows.x).row_dots(rows.x, partner)
+        scores: Array = adapter_of(rows.x).rounded(adapter_of(rows.x).row_dots(rows.x, partner))
         return scores
 
     def pull_partner(
@@ -121,7 +121,8 @@ class PairFunctions(Record):
         if self.scores.distance and not is_readable(rows.x):  # an overflow: sums over -inf alone would be NaN
             xp = namespace_of(scores)
             scores = clipped(xp, scores, -0.25 * float(xp.finfo(scores.dtype).max), math.inf)
-        return scores if columns.added is None else scores + columns.added[None, :], kept
+        scores = scores if columns.added is None else scores + columns.added[None, :]
+        return adapter_of(scores).rounded(scores), kept
 
     def pullback(
         self,
@@ -145,7 +146,8 @@ class PairFunctions(Record):
         return to_rows if need_grad[0] else (), to_columns if need_grad[1] else ()
 
     def of_partner(self, rows: Operand, partner: Array) -> Array:
-        return self.scores.at_places((rows.x, rows.scale), partner)
+        scores: Array = self.scores.at_places((rows.x, rows.scale), partner)
+        return adapter_of(scores).rounded(scores)
 
     def pull_partner(
         self, rows: Operand, partner: Array, cotangent: Array, *, need_grad: tuple[bool, bool]

@@ -10,7 +10,16 @@ from .._core.autodiff import stop_gradient
 from .._core.checks import is_readable, largest, least, readable_entries
 from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.notes import note
-from .._core.numerics import continued, entries_at, in_range, largest_entry, largest_length, normalize, upcast, zeros
+from .._core.numerics import (
+    as_scores,
+    continued,
+    entries_at,
+    in_range,
+    largest_entry,
+    largest_length,
+    normalize,
+    zeros,
+)
 from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from .._core.ranks import Shards
@@ -195,7 +204,7 @@ class ScoreMatrix(NamedTuple):
             (scores,) = bound(matrix.channel, *matrix.rows, *matrix.columns)
         else:
             scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
-        return upcast(namespace_of(scores), scores)
+        return as_scores(namespace_of(scores), scores)
 
     def one_positive(self) -> dict[str, Arrays] | None:
         """Groups of `Inputs` for rows with one positive each, at a known column, and all other columns as negatives."""
@@ -259,7 +268,7 @@ class ScoreMatrix(NamedTuple):
         xp = namespace_of(self.rows[0])
         taken = tuple(xp.take(x, columns, axis=0)[:, None, ...] for x in self.columns)
         scores = self.similarity.scores(tuple(x[:, None, ...] for x in self.rows), taken)
-        return xp.reshape(upcast(xp, scores), (-1,))
+        return xp.reshape(as_scores(xp, scores), (-1,))
 
     def sets(self) -> tuple[Array, Array]:
         """Boolean matrices of positives and negatives."""

@@ -11,7 +11,7 @@ from .._core.checks import (
     explained,
 )
 from .._core.types import AnyArray, RelicDirection, StoppedSide
-from .base import Labelled, Objective
+from .base import Labelled, Needs, Objective
 from .softmax import info_nce
 
 __all__ = ["Relic", "relic"]
@@ -31,6 +31,7 @@ class Relic(Labelled):
     base: Objective | None
     include_positive: bool
     crossed, shifted = True, False
+    needs = Needs(spread=True)
 
     @property
     def facts(self) -> Relic:

@@ -19,7 +19,7 @@ from .._core.checks import (
 )
 from .._core.equality import Record
 from .._core.namespace import common_namespace, device_of, is_number, namespace_of
-from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
+from .._core.numerics import as_scores, sigmoid, softplus, softplus_and_sigmoid
 from .._core.protocol import Array
 from .._core.types import AnyArray, FlatForm, MultiPositive
 from .base import Objective, RowStatistics, Weighted, with_slopes
@@ -296,7 +296,8 @@ class _DclwWeights(Record):
             if len(array.shape) == 1 and array.shape[0] != 1:
                 check_shape(name, array, tuple(positive.shape))
             options[name] = xp.astype(xp.reshape(array, (-1,)), positive.dtype)
-        logits = xp.where(counted, positive * (options["temperature"] / options["sigma"]), -math.inf)
+        logits = as_scores(xp, positive * (options["temperature"] / options["sigma"]))
+        logits = xp.where(counted, logits, -math.inf)
         top = stop_gradient(xp.max(logits, axis=0, keepdims=True))
         shares = xp.exp(logits - xp.where(xp.isinf(top), xp.zeros_like(top), top))
         total = xp.sum(shares, axis=0, keepdims=True)
