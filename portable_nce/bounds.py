@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, get_args, overload
 from ._core.autodiff import stop_gradient
 from ._core.calls import programmed
 from ._core.checks import (
-    SINGLE,
     as_integer,
     check_bool,
     check_callable,
@@ -236,7 +235,7 @@ def info_nce_anchor(
     >>> round(float(pnce.bounds.info_nce_anchor(scores, form="plug_in")), 6)
     1.386294
     """
-    nu = check_number("nu", nu, above=0.0, limits=SINGLE)
+    nu = check_number("nu", nu, above=0.0)
     check_choice("form", form, FORMS)
     pairs = ScorePairs.of(scores, positives, mask)
     xp, number = pairs.xp, pairs.numbers()

@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._core.autodiff import stop_gradient
 from ._core.calls import programmed
 from ._core.checks import (
-    SINGLE,
     check_bool,
     check_choice,
     check_floating,
@@ -391,7 +390,7 @@ def info_nce_anchor(
     >>> round(float(pnce.density.info_nce_anchor(data, noise, -1.5, -1.5)), 6)
     1.355908
     """
-    nu = check_number("nu", nu, above=0.0, limits=SINGLE)
+    nu = check_number("nu", nu, above=0.0)
     checked = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction, needs_samples=True)
     number, counted = checked.samples()
     log_nu = log_of(checked.xp, nu, number)
@@ -599,7 +598,7 @@ def nre_c(
     [0.545894, 0.22018, 0.174545]
     """
     if not (is_number(gamma) and gamma == math.inf):
-        gamma = check_number("gamma", gamma, above=0.0, limits=SINGLE)
+        gamma = check_number("gamma", gamma, above=0.0)
     checked = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction, needs_samples=True)
     xp, (number, counted) = checked.xp, checked.samples()
     # ν = k / γ. For γ = ∞, log ν is below any score, so that its exponential is negligible.

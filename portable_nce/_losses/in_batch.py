@@ -833,9 +833,9 @@ def at_most(value: Any, limit: float) -> Any:
     For larger values, only a positive gradient passes, so that descent can make the value smaller.
     """
     if is_number(value):
-        if value > limit:  # not `min`, which torch.compile makes a constant
+        if limit < value < math.inf:  # not `min`, which torch.compile makes a constant
             return limit
-        return value  # NaN stays, and is rejected later
+        return value  # NaN and infinity stay, and are rejected later
     if not is_array(value):
         return value
     xp, (value,) = common_namespace(logit_scale=value)

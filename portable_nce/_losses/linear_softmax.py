@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple, overload
 from .._call import Embedding, LossOptions, contrast_embeddings, enter_embeddings, statistics_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
-    SINGLE,
     as_integer,
     check_bool,
     check_floating,
@@ -236,7 +235,7 @@ def linear_softmax(
     >>> pnce.density.linear_softmax(np.eye(2), np.eye(2), np.asarray([0, 1]))
     array(0.31326169)
     """
-    softcap = None if softcap is None else check_number("softcap", softcap, above=0.0, limits=SINGLE)
+    softcap = None if softcap is None else check_number("softcap", softcap, above=0.0)
     smoothing = _between("smoothing", smoothing, 1.0)
     z_loss = _between("z_loss", z_loss, None)
     return_statistics = check_bool("return_statistics", return_statistics)
@@ -515,7 +514,7 @@ def _row_weights(
 
 def _between(name: str, value: Any, most: float | None) -> float:
     """Check that a number is not negative and at most `most`."""
-    number = check_number(name, value, limits=SINGLE)
+    number = check_number(name, value)
     if number < 0 or (most is not None and number > most):
         wanted = "that is not negative" if most is None else f"from 0 to {most:g}"
         raise ValueError(f"{name}: expected a number {wanted}, got {number}")

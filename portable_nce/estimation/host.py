@@ -42,6 +42,10 @@ def on_host(name: str, values: Any) -> Array:
     """
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
+    if "Tracer" in type(values).__name__:
+        raise TypeError(
+            f"{name}: expected an array whose entries can be read, got a traced one; call this outside of jit"
+        )
     if is_array(values) and getattr(getattr(values, "dtype", None), "kind", "f") != "O":
         namespace_of(values)  # refuses masked arrays, sparse tensors and the like
     try:

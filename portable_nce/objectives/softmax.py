@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
-    SINGLE,
     check_bool,
     check_choice,
     check_number,
@@ -251,6 +250,7 @@ def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach
     check_scalar_or_rows("temperature", temperature, above=0.0)
     check_scalar("sigma", sigma, above=0.0)
     detach_weights = check_bool("detach_weights", detach_weights)
+    temperature, sigma = (float(x) if is_number(x) else x for x in (temperature, sigma))  # not every array takes others
     return Weighted(_WEIGHTED, _DclwWeights(temperature, sigma, detach_weights), label="dclw")
 
 
@@ -364,7 +364,7 @@ def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
     0.706957
     """
     columns = check_whole_number("n_columns", n_columns)
-    nu = check_number("nu", nu, above=0.0, limits=SINGLE)
+    nu = check_number("nu", nu, above=0.0)
     return with_slopes(_Anchored(columns, nu), label="info_nce_anchor")
 
 
