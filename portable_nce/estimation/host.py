@@ -42,10 +42,6 @@ def on_host(name: str, values: Any) -> Array:
     """
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
-    if "Tracer" in type(values).__name__:
-        raise TypeError(
-            f"{name}: expected an array whose entries can be read, got a traced one; call this outside of jit"
-        )
     if is_array(values) and getattr(getattr(values, "dtype", None), "kind", "f") != "O":
         namespace_of(values)  # refuses masked arrays, sparse tensors and the like
     try:
@@ -125,6 +121,10 @@ def columns_of(values: Any) -> int:
 
 def _plain(values: Any) -> Any:
     """Array of any library as one that NumPy reads."""
+    if "Tracer" in type(values).__name__:
+        raise TypeError(
+            "expected arrays whose entries can be read, got a traced one; call this outside of jit and grad"
+        )
     if hasattr(values, "detach"):
         values = values.detach().cpu()
     if is_array(values) and "float" in str(values.dtype):

@@ -250,8 +250,9 @@ def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach
     check_scalar_or_rows("temperature", temperature, above=0.0)
     check_scalar("sigma", sigma, above=0.0)
     detach_weights = check_bool("detach_weights", detach_weights)
-    temperature, sigma = (float(x) if is_number(x) else x for x in (temperature, sigma))  # not every array takes others
-    return Weighted(_WEIGHTED, _DclwWeights(temperature, sigma, detach_weights), label="dclw")
+    given: Any = (temperature, sigma)
+    numbers = [float(x) if is_number(x) else x for x in given]  # arrays take no fraction
+    return Weighted(_WEIGHTED, _DclwWeights(*numbers, detach_weights), label="dclw")
 
 
 def _weighted(row: RowStatistics, weight: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Scores of 10^10 on JAX: XLA contracts a product and a difference into one operation, which leaves out a rounding."""
+"""Large and small numbers on JAX: XLA contracts a product and a difference, and takes subnormal numbers as 0."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ FACTOR = np.float32(0.3)
 
 
 LENGTH = 3e4
+"""Factor of embeddings, whose scores are then about 10^10."""
 
 
 def check(function: Callable[..., Any], arrays: list[Any], exact: Callable[..., Any] | None = None) -> None:
@@ -101,3 +102,27 @@ def test_functions_of_products_that_are_computed_with_them(name: str) -> None:
         return SCORES[name]((scores.astype(np.float32) * FACTOR).astype(np.float64))
 
     check(scaled, [scores], exact)
+
+
+def test_options_too_small_for_float32_are_zero_or_refused() -> None:
+    a, b = (np.random.default_rng(k).normal(size=(6, 4)).astype(np.float32) for k in range(2))
+    for asarray in (np.asarray, jnp.asarray):
+        x, y = asarray(a), asarray(b)
+        assert float(pnce.hcl(x, y, beta=1e-40)) == float(pnce.hcl(x, y, beta=0.0))
+        found, wanted = (float(pnce.bounds.interpolated(x @ y.T, alpha, 0.0)) for alpha in (1e-40, 0.0))
+        assert found == wanted
+        with pytest.raises(ValueError, match="teacher_temperature: expected a number between 1.18e-38 and"):
+            pnce.distillation(x, y, x, y, teacher_temperature=1e-40)
+
+
+def test_rows_near_the_largest_number_have_unit_rows() -> None:
+    x = np.asarray([[3e38, 1e38, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 5.0]], dtype=np.float32)
+    y = np.asarray([[1.5, 2.5, 3.5], [2.5, 1.5, 0.5], [0.5, 1.5, 5.5]], dtype=np.float32)
+    wanted = float(pnce.info_nce(x.astype(np.float64), y.astype(np.float64)))
+    for function in (pnce.info_nce, jax.jit(pnce.info_nce)):
+        assert float(function(jnp.asarray(x), jnp.asarray(y))) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_traced_arrays_have_no_estimate() -> None:
+    with pytest.raises(TypeError, match="call this outside of jit"):
+        jax.jit(lambda x: pnce.estimation.mutual_information(x, x, rng=0).lower)(jnp.ones((60, 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -35,3 +36,9 @@ def test_a_row_without_negatives_is_not_counted(form: pnce.typing.FlatForm, *, i
     for block_size in (None, 3):
         mean = pnce.contrast(ROWS, COLUMNS, objective=objective, mask=mask, block_size=block_size)
         assert mean == pytest.approx(whole.sum() / 7.0, rel=1e-12)
+
+
+def test_weights_of_dclw_take_a_fraction_beside_an_array() -> None:
+    temperature = np.asarray(0.5)
+    found, wanted = (pnce.dclw(ROWS, COLUMNS, temperature=temperature, sigma=x) for x in (Fraction(1, 4), 0.25))
+    assert found == wanted
