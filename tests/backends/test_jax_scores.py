@@ -106,12 +106,13 @@ def test_functions_of_products_that_are_computed_with_them(name: str) -> None:
 
 def test_options_too_small_for_float32_are_zero_or_refused() -> None:
     a, b = (np.random.default_rng(k).normal(size=(6, 4)).astype(np.float32) for k in range(2))
-    for asarray in (np.asarray, jnp.asarray):
-        x, y = asarray(a), asarray(b)
+    of_library: Any
+    for of_library in (np.asarray, jnp.asarray):
+        x, y = of_library(a), of_library(b)
         assert float(pnce.hcl(x, y, beta=1e-40)) == float(pnce.hcl(x, y, beta=0.0))
         found, wanted = (float(pnce.bounds.interpolated(x @ y.T, alpha, 0.0)) for alpha in (1e-40, 0.0))
         assert found == wanted
-        with pytest.raises(ValueError, match="teacher_temperature: expected a number between 1.18e-38 and"):
+        with pytest.raises(ValueError, match="teacher_temperature: expected a number between"):
             pnce.distillation(x, y, x, y, teacher_temperature=1e-40)
 
 

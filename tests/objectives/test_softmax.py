@@ -39,6 +39,6 @@ def test_a_row_without_negatives_is_not_counted(form: pnce.typing.FlatForm, *, i
 
 
 def test_weights_of_dclw_take_a_fraction_beside_an_array() -> None:
-    temperature = np.asarray(0.5)
-    found, wanted = (pnce.dclw(ROWS, COLUMNS, temperature=temperature, sigma=x) for x in (Fraction(1, 4), 0.25))
+    temperature, numbers = np.asarray(0.5), (Fraction(1, 4), 0.25)
+    found, wanted = (pnce.dclw(ROWS, COLUMNS, temperature=temperature, sigma=x) for x in numbers)  # type: ignore[arg-type]
     assert found == wanted
