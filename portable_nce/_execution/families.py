@@ -75,7 +75,7 @@ def sharpened(scores: Array, sharpness: Array | None) -> Array:
     constant = stop_gradient(scores)
     present = xp.abs(constant) < 2.0**-10 * xp.finfo(scores.dtype).max  # not -inf, nor `absent`
     added = xp.where(present, constant, xp.zeros_like(constant)) * (sharpness - 1.0)[:, None]
-    return adapter_of(scores).rounded(scores + added)
+    return scores + added
 
 
 class Softmax(Family):

@@ -74,7 +74,7 @@ class InnerProducts(Record):
         return Operand(*operands)
 
     def tile(self, rows: Operand, columns: Operand) -> tuple[Array, None]:
-        return adapter_of(rows.x).rounded(p.product(rows, columns)), None
+        return p.product(rows, columns), None
 
     def pullback(
         self,
@@ -121,8 +121,7 @@ class PairFunctions(Record):
         if self.scores.distance and not is_readable(rows.x):  # an overflow: sums over -inf alone would be NaN
             xp = namespace_of(scores)
             scores = clipped(xp, scores, -0.25 * float(xp.finfo(scores.dtype).max), math.inf)
-        scores = scores if columns.added is None else scores + columns.added[None, :]
-        return adapter_of(scores).rounded(scores), kept
+        return scores if columns.added is None else scores + columns.added[None, :], kept
 
     def pullback(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._core.namespace import namespace_of
-from .._core.numerics import as_scores
+from .._core.numerics import upcast
 from .._core.protocol import Array
 from . import products as p
 from . import sets as s
@@ -194,7 +194,7 @@ class Channels(Source):
         operands = by_channel(block.rows, self.counts)
         each = zip(self.channels, operands, self.columns, strict=True)
         scores, kept = zip(*[channel.scored(*both) for channel, *both in each], strict=True)
-        return _Scored(operands, tuple([as_scores(namespace_of(x), x) for x in scores]), kept, only(block.sharpness))
+        return _Scored(operands, tuple([upcast(namespace_of(x), x) for x in scores]), kept, only(block.sharpness))
 
     def positive_scores(self, rows: _Scored, block: Inputs, start: Array | int) -> Array | None:
         """Scores of the positives, if these are at known places: on the diagonal, or in `targets`."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from .._core.autodiff import no_gradient, stop_gradient
 from .._core.namespace import device_of, namespace_of
 from .._core.notes import note
-from .._core.numerics import as_scores, entries_at, place_of_largest
+from .._core.numerics import entries_at, place_of_largest, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import Members, Pairing, candidates
@@ -108,7 +108,7 @@ def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:
         block_inputs = Inputs.of(by_block.group_sizes, block)
         scores = stop_gradient(channel.scored(block_inputs.rows, inputs.columns)[0])
         xp = namespace_of(scores)
-        scores = as_scores(xp, scores)
+        scores = upcast(xp, scores)
         if spec.measure is not None and sets is None:
             return carry, spec.measure(scores, OnePositive.of(block_inputs), spec.number)
         if spec.measure is not None and sets is not None:
