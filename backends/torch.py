@@ -697,6 +697,11 @@ class TorchAdapter(Defaults):
             return super().rounded_product(x, y, dtype)
         return torch.mul(x, y, out=x.new_empty(x.shape, dtype=dtype))  # one kernel, without a float32 product
 
+    def rounded(self, x: Any) -> Any:
+        # Of compilers for CPUs, inductor asks for no contraction.
+        contracts = torch.compiler.is_compiling() and x.device.type != "cpu"
+        return torch.where(x != x, math.nan, x) if contracts else x  # noqa: PLR0124  (NaN)
+
     def clipped(self, x: Any, low: float, high: float) -> Any:
         # The derivative of `clamp` at its limits is 1 before torch 2.15, then 0.
         return None if _is_observed((x,)) else torch.clamp(x, low, high)

@@ -89,3 +89,22 @@ def test_a_record_that_is_not_filled_has_a_hash() -> None:
     assert hash(empty) == hash(object.__new__(Pair))
     empty.first, empty.second = 1, 2
     assert hash(empty) == hash(Pair(1, 2))  # not kept from before
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_compiled_scores_on_a_device_are_rounded(device: str) -> None:
+    """Triton contracts a product and a difference into one operation, which leaves out a rounding; not behind a choice.
+
+    Inductor asks the compiler of a CPU for none.
+    """
+    torch.compiler.reset()
+    adapter: Any = load_backend("torch")
+    targets: list[Any] = []
+
+    def kept(graph: Any, _: Any) -> Any:
+        targets.extend(node.target for node in graph.graph.nodes)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: adapter.rounded(x * 0.3) - 1.0, backend=kept)
+    compiled(torch.ones(2, device=device))
+    assert (torch.where in targets) is (device != "cpu")
