@@ -41,7 +41,7 @@ def main() -> None:
     keys = jax.random.split(jax.random.key(0), 4)
     shapes = {"image": (16, 8), "text": (12, 8)}
     weights = {name: jax.random.normal(key, shape) for key, (name, shape) in zip(keys, shapes.items(), strict=False)}
-    weights["log_scale"] = jnp.ones(())
+    weights["log_scale"] = jnp.log(jnp.asarray(10.0))
     image, text = (jax.random.normal(key, (4 * mesh.size, n)) for key, n in zip(keys[2:], (16, 12), strict=True))
     alone = jax.grad(loss)(weights, image, text)
     for way in (in_a_map, with_sharded_arrays):

@@ -28,7 +28,7 @@ class Towers(nn.Module):
         super().__init__()
         self.image = nn.Linear(16, 8)
         self.text = nn.Linear(12, 8)
-        self.log_scale = nn.Parameter(torch.ones(1))
+        self.log_scale = nn.Parameter(torch.tensor([10.0]).log())
 
     def forward(self, image: Any, text: Any) -> tuple[Any, Any, Any]:
         """Return both embeddings and the scale."""
