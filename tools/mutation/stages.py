@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 HOST: Final = ("numpy", "array-api-strict-strictest", "torch", "torch-halves")
 FOLDERS: Final = "losses", "objectives", "core", "backends", "execution"
 SHORT_LAWS: Final = "pairs_of_options", "array_types", "nan", "rounding", "left_out", "second_derivatives", "infinities"
-COUNTS: Final = "launches", "passes"
 MORE_LAWS: Final = "pair_weights", "reductions", "remedies", "clients", "numbers"
 LONG_LAWS: Final = "hardening", "arguments", "wrong_calls", "two_dtypes", "repeated_calls"
 OWN: Final = (
@@ -50,8 +49,7 @@ STAGES: Final = {
     "modules": ("tests/modules/test_torch.py", "tests/modules/test_jax.py", "-k", "not compile"),
     "laws": (*(f"tests/laws/test_{name}.py" for name in LONG_LAWS), "-k", "not compile"),
     "counts": (
-        *(f"tests/project/test_{name}.py" for name in COUNTS),
-        *(f"tests/laws/test_{name}.py" for name in MORE_LAWS),
+        *("tests/project/test_launches.py", *(f"tests/laws/test_{name}.py" for name in MORE_LAWS)),
         *("-k", "not compile and not graphs"),
     ),
     "compiled": ("tests/execution/test_fusing.py", "tests/backends/test_torch_compiler.py"),
