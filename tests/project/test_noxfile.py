@@ -129,3 +129,5 @@ def test_mutants_meet_the_tests_of_every_folder_that_mirrors_the_package() -> No
     met = {argument.split("/")[1] for stage in stages.values() for argument in stage if argument.startswith("tests/")}
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
     assert folders - {"full", "plugin", "project", "ranks", "vendored"} <= met  # of runs, pages and processes
+    named = {argument.partition("::")[0] for stage in stages.values() for argument in stage if "tests/" in argument}
+    assert {path for path in named if not (ROOT / path).exists()} == set()
