@@ -292,7 +292,7 @@ SINGLE = (2.0**-126, (2.0 - 2.0**-23) * 2.0**127)
 def check_number(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = SINGLE) -> float:
     """Return `value`, which must be a finite number greater than `above`, and within the limits of a dtype.
 
-    A number that is too small for the dtype is 0: some libraries take it as that, and others do not.
+    A positive number that is too small for the dtype is 0: some libraries take it as that, and others do not.
     """
     if not is_number(value):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}{if_traced(name, value)}")
@@ -305,7 +305,7 @@ def check_number(name: str, value: Any, *, above: float = -math.inf, limits: tup
         if above < value and abs(value) < math.inf:
             message = f"{name}: expected a number between {low:.3g} and {high:.3g}, got {got}"
         raise ValueError(message)
-    return float(value) if abs(value) >= limits[0] else 0.0
+    return 0.0 if 0.0 < value < limits[0] else float(value)
 
 
 def positive_scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:

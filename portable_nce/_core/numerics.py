@@ -278,9 +278,8 @@ def _unit_rows_by_powers(x: Array) -> tuple[Array, Array]:
     xp = namespace_of(x)
     most = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
     zero = most == 0
-    power = xp.floor(xp.log(xp.where(zero, 1.0, most)) / math.log(2.0))
-    # XLA multiplies by the inverse of a unit, which above this is subnormal, and then 0.
-    power = clipped(xp, power, -math.inf, math.frexp(float(xp.finfo(x.dtype).max))[1] - 2.0)
+    # Less than the logarithm to base 2: the inverse of 2^127, by which XLA multiplies, is subnormal, and then 0.
+    power = xp.floor(xp.log(xp.where(zero, 1.0, most)) * (0.99 / math.log(2.0)))
     unit = xp.pow(xp.full_like(power, 2.0), power)
     scaled = x / unit
     length = xp.sqrt(xp.where(zero, math.inf, adapter_of(x).row_dots(scaled, scaled)[..., None]))
