@@ -35,7 +35,7 @@ from ._core.checks import (
 from ._core.left_out import log_add, log_odds
 from ._core.logsumexp import ExpSum
 from ._core.namespace import cast, common_namespace, device_of, is_array, is_number
-from ._core.numerics import as_scores, clipped, safe_sqrt, softplus, sum_to_scalar, upcast
+from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, finish
@@ -369,7 +369,7 @@ def dual(
     xp = pairs.xp
     check_floating(xp, scores=scores, u=u)
     check_shape("u", u, (pairs.scores.shape[0],))
-    critic = as_scores(xp, u)
+    critic = upcast(xp, u)
     # Term by term, so that an overflow is inf and not NaN.
     _, negatives = pairs.means(EXP, shift=critic, relative=True)
     return pairs.reduced(1.0 - critic - negatives, reduction)
@@ -1242,7 +1242,7 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: Reduct
     check_floating(xp, scores=scores, log_marginal=log_marginal)
     xp, positive, dtype = _of_pairs(scores)
     check_shape("log_marginal", log_marginal, tuple(positive.shape))
-    ratios = positive - as_scores(xp, log_marginal)
+    ratios = positive - upcast(xp, log_marginal)
     check_choice("reduction", reduction, REDUCTIONS)
     if reduction != "none":
         ratios = sum_to_scalar(xp, ratios) / (ratios.shape[0] if reduction == "mean" else 1)
@@ -1431,7 +1431,7 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     xp, (scores,) = common_namespace(scores=scores)
     check_floating(xp, scores=scores)
     shape_of("scores", scores, "(K)")
-    return xp, as_scores(xp, scores), scores.dtype
+    return xp, upcast(xp, scores), scores.dtype
 
 
 def _js(pairs: ScorePairs, term: PairTerm) -> Array:

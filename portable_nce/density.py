@@ -1122,8 +1122,9 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
         some = xp.logical_not(pair_weights <= 0)
         mask = some if mask is None else xp.logical_and(mask, some)
         pair_weights = xp.where(mask, xp.astype(stop_gradient(pair_weights), upcast(xp, noise).dtype), 0.0)
-    values = {"": None, **numbers, **{name: as_scores(xp, x) for name, x in arrays.items()}}
+    values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
     data, noise, data_q, noise_q = (values[name] for name in names)
+    data = data if data is None or is_number(data) else as_scores(xp, data)
     weights = row_weights(xp, weights, rows, values[names[1]])
     warn_of_negative("weights", weights)
     live = counted_by(weights, xp.any(mask, axis=1) if needs_samples and mask is not None else None)

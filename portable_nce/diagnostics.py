@@ -30,7 +30,7 @@ from ._core.checks import (
 )
 from ._core.logsumexp import exponentials
 from ._core.namespace import common_namespace, device_of, namespace_of
-from ._core.numerics import as_scores, normalize, sum_to_scalar, upcast
+from ._core.numerics import normalize, sum_to_scalar, upcast
 from ._core.protocol import Array
 from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction, finish
@@ -129,7 +129,7 @@ def effective_sample_size(
     normalized = check_bool("normalized", normalized)
     xp, matrix, pairing, mask, weights = enter_scores(scores, positives, mask, weights, weighted=False)
     dtype = matrix.dtype
-    matrix = as_scores(xp, matrix)
+    matrix = upcast(xp, matrix)
     weights = row_weights(xp, weights, matrix.shape[0], matrix)
     whole = matrix_of_scores(matrix, pairing, mask)
     known = whole.one_positive()
@@ -591,7 +591,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         if similarity is not None:
             raise ValueError("key: expected embeddings, got None; scores come without a similarity, queries with keys")
         xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights, weighted=False)
-        x = stop_gradient(as_scores(xp, scores))
+        x = stop_gradient(upcast(xp, scores))
         _check_k(k, x.shape[1])
         measure, matrix = _of_one(measure, pairing), matrix_of_scores(x, pairing, mask)
         known = matrix.one_positive()

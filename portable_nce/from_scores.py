@@ -1154,7 +1154,7 @@ class ScorePairs:
                 f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
             )
         complete = positives is None and mask is None
-        return cls(xp, as_scores(xp, scores), scores.dtype, pairing, mask, complete=complete)
+        return cls(xp, upcast(xp, scores), scores.dtype, pairing, mask, complete=complete)
 
     def masks(self) -> tuple[Array, Array]:
         """Masks (K, N) of the positives and of the negatives."""

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from .. import pairings
 from .._core.checks import check_called, check_choice, row_weights, warn_of_number
 from .._core.namespace import namespace_of
-from .._core.numerics import as_scores
+from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, end_exchange, propagates_errors
 from .._core.reduction import REDUCTIONS, Reduction, finish
@@ -258,7 +258,7 @@ def contrast_scores(
 ) -> Array:
     """Loss of a score matrix, in its dtype; the options are those of `loss_of_scores`."""
     xp = namespace_of(scores)
-    loss = loss_of_scores(as_scores(xp, scores), objective, pairing, reduction, **options)
+    loss = loss_of_scores(upcast(xp, scores), objective, pairing, reduction, **options)
     return finish(xp, loss, scores.dtype, reduction.kind)
 
 

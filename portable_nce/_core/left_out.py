@@ -115,7 +115,7 @@ class _LeftParts(NamedTuple):
 
 
 def _parts_of(pairs: PairSets, scores: Array) -> _LeftParts:
-    xp = namespace_of(scores)
+    xp, scores = namespace_of(scores), adapter_of(scores).rounded(scores)
     entries = pairs.negatives(scores + 0.0, -math.inf)
     largest = xp.max(entries, axis=1)
     at_largest = entries == largest[:, None]
@@ -158,7 +158,7 @@ def _opened(kind: PairKind, arrays: Sequence[Array]) -> tuple[PairSets, Array, A
     masks = int(kind.has_off) + int(kind.has_own)
     pairs = kind.of(rest[len(rest) - masks :])
     if kind.has_positives:
-        return pairs, pairs.positive(scores), log_weight, rest[0]
+        return pairs, pairs.positive(adapter_of(scores).rounded(scores)), log_weight, rest[0]
     return pairs, rest[0], log_weight, rest[1]
 
 

@@ -210,6 +210,7 @@ def _vanishes(term: PairTerm, scores: Array) -> bool:
 
 def _kept_sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
     """Sums, and the terms, which are their own derivatives."""
+    scores = adapter_of(scores).rounded(scores) if spec.relative else scores
     xp, split = namespace_of(scores), int(spec.shifted)
     pairs = spec.kind.of(rest[split:])
     positive = pairs.positive(scores) if spec.kind.has_positives else None
@@ -228,6 +229,7 @@ def _pull_sums(
 ) -> tuple[Array, ...]:
     (scores, *rest), split = arrays, int(spec.shifted)
     xp, pairs = namespace_of(*arrays, *outputs, *cotangents), spec.kind.of(rest[split:])
+    scores = adapter_of(scores).rounded(scores) if spec.relative else scores
     positive = outputs[0] if spec.kind.has_positives else None
     place = int(positive is not None)
     of_sums, sums, kept = cotangents[place], outputs[place], outputs[place + 1 :]
@@ -246,7 +248,7 @@ def _pull_sums(
 
 def _row_softmax(kind: PairKind, scores: Array, *masks: Array) -> tuple[Array, ...]:
     """Positives, largest negative and sum of exponentials of each row; the terms, and their factors."""
-    xp, pairs = namespace_of(scores), kind.of(masks)
+    xp, pairs, scores = namespace_of(scores), kind.of(masks), adapter_of(scores).rounded(scores)
     entries = pairs.negatives(scores + 0.0 if kind.diagonal else scores, -math.inf)
     found = adapter_of(entries).softmax(entries)
     if found is None:
@@ -276,6 +278,7 @@ def _pull_row_softmax(
 def _log_shares(static: None, scores: Array) -> tuple[Array, ...]:
     """Logarithms of shares; the terms, and the factors that make shares of them."""
     del static
+    scores = adapter_of(scores).rounded(scores)
     xp, (top, total, terms, factor) = namespace_of(scores), _row_softmax(PairKind(*[False] * 4), scores)
     shares = scores - xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
     shares -= ExpSum(None, total).log_total(xp)[:, None]

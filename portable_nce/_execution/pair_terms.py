@@ -76,7 +76,7 @@ class PairTerms(Family):
 
     def __init__(self, xp: Namespace, spec: PairsSpec, facts: ScoreFacts) -> None:
         super().__init__(xp, spec, facts)
-        self.relative = spec.relative
+        self.relative = self.subtracts = spec.relative
         self.bounded = facts.small
         self.leaves_out = facts.given and not facts.finite  # scores of -inf
         # Excesses are counted, too: a `where` makes zeros of the second derivatives that PyTorch leaves out.

@@ -99,11 +99,13 @@ class Family(ABC):
 
     `counts_pairs`: weights of pairs also count the pairs.
     `unshifted`: exponentials need no shift, so that residuals and coefficients are not far below 1.
+    `subtracts`: scores are subtracted from one another.
     `relative`: negatives are compared with the positive of the row, whose score `against` puts into the block.
     """
 
     counts_pairs = False
     unshifted = True
+    subtracts = True
     relative = False
 
     def __init__(self, xp: Namespace, spec: Any, facts: ScoreFacts) -> None:

@@ -186,7 +186,8 @@ class Step:
 
     def _rounded(self, scores: Arrays) -> Arrays:
         """Scores from which their largest is subtracted, as they would be read from memory."""
-        return scores if self.family.facts.small else tuple([adapter_of(x).rounded(x) for x in scores])
+        exact = self.family.facts.small or not self.family.subtracts
+        return scores if exact else tuple([adapter_of(x).rounded(x) for x in scores])
 
     def _masked(self, members: Members, rows: Any, k: int, block: Inputs) -> tuple[Any, Any, Pulled]:
         """Part of the row sums of a masked tile, its positives, and its pullback."""
