@@ -421,7 +421,7 @@ def _entries_of_rows(n_columns: int) -> _Static:
 @jax.custom_jvp
 def _rounded(x: Any) -> Any:
     """The array itself, by a choice that no compiler leaves out: it removes barriers, and copies of bits."""
-    return jnp.where(x != x, jnp.nan, x)  # noqa: PLR0124  (NaN)
+    return jnp.where(jnp.isnan(x), jnp.nan, x)
 
 
 @_rounded.defjvp

@@ -700,7 +700,7 @@ class TorchAdapter(Defaults):
     def rounded(self, x: Any) -> Any:
         # Of compilers for CPUs, inductor asks for no contraction.
         contracts = torch.compiler.is_compiling() and x.device.type != "cpu"
-        return torch.where(x != x, math.nan, x) if contracts else x  # noqa: PLR0124  (NaN)
+        return torch.where(torch.isnan(x), math.nan, x) if contracts else x
 
     def clipped(self, x: Any, low: float, high: float) -> Any:
         # The derivative of `clamp` at its limits is 1 before torch 2.15, then 0.

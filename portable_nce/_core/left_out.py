@@ -48,7 +48,7 @@ def left_out(
 
     `positive` (K,): the scores of positives that are not in the matrix.
     """
-    given = () if positive is None else (positive,)
+    scores, given = adapter_of(scores).rounded(scores), () if positive is None else (positive,)
     rule = adapter_of(scores).custom_vjp(_means, _pull_means, kept=6)
     outputs = rule(pairs.kind, scores, log_weight, *given, number, *pairs.arrays)
     sums = ExpSum(stop_gradient(outputs[-4]), outputs[-3])
@@ -115,7 +115,7 @@ class _LeftParts(NamedTuple):
 
 
 def _parts_of(pairs: PairSets, scores: Array) -> _LeftParts:
-    xp, scores = namespace_of(scores), adapter_of(scores).rounded(scores)
+    xp = namespace_of(scores)
     entries = pairs.negatives(scores + 0.0, -math.inf)
     largest = xp.max(entries, axis=1)
     at_largest = entries == largest[:, None]
@@ -158,7 +158,7 @@ def _opened(kind: PairKind, arrays: Sequence[Array]) -> tuple[PairSets, Array, A
     masks = int(kind.has_off) + int(kind.has_own)
     pairs = kind.of(rest[len(rest) - masks :])
     if kind.has_positives:
-        return pairs, pairs.positive(adapter_of(scores).rounded(scores)), log_weight, rest[0]
+        return pairs, pairs.positive(scores), log_weight, rest[0]
     return pairs, rest[0], log_weight, rest[1]
 
 

@@ -170,6 +170,7 @@ def pair_sums(
     `shift`, a constant or an array (K,), is subtracted from the scores, and with `relative` the score of the positive,
     too. Without positives both results are the sums.
     """
+    scores = adapter_of(scores).rounded(scores) if relative else scores
     constant = shift if isinstance(shift, float) else 0.0
     shifts = () if shift is None or isinstance(shift, float) else (shift,)
     spec = _Spec(term, pairs.kind, constant, len(shifts) > 0, relative)
@@ -181,13 +182,16 @@ def pair_sums(
 
 def exp_sum(scores: Array, pairs: PairSets) -> tuple[Array, ExpSum]:
     """Scores of the positives, and the sum of exponentials of the negatives of each row."""
-    outputs = adapter_of(scores).custom_vjp(_row_softmax, _pull_row_softmax, kept=2)(pairs.kind, scores, *pairs.arrays)
+    adapter = adapter_of(scores)
+    rule = adapter.custom_vjp(_row_softmax, _pull_row_softmax, kept=2)
+    outputs = rule(pairs.kind, adapter.rounded(scores), *pairs.arrays)
     return outputs[0], ExpSum(stop_gradient(outputs[-2]), outputs[-1])
 
 
 def log_shares(scores: Array) -> Array:
     """Scores minus the logarithm of the sum of exponentials of their row; of an infinite one, minus 0."""
-    return adapter_of(scores).custom_vjp(_log_shares, _pull_log_shares, kept=2)(None, scores)[0]
+    adapter = adapter_of(scores)
+    return adapter.custom_vjp(_log_shares, _pull_log_shares, kept=2)(None, adapter.rounded(scores))[0]
 
 
 def _arguments(spec: _Spec, pairs: PairSets, scores: Array, shifts: Sequence[Array], positive: Array | None) -> Array:
@@ -210,7 +214,6 @@ def _vanishes(term: PairTerm, scores: Array) -> bool:
 
 def _kept_sums(spec: _Spec, scores: Array, *rest: Array) -> tuple[Array, ...]:
     """Sums, and the terms, which are their own derivatives."""
-    scores = adapter_of(scores).rounded(scores) if spec.relative else scores
     xp, split = namespace_of(scores), int(spec.shifted)
     pairs = spec.kind.of(rest[split:])
     positive = pairs.positive(scores) if spec.kind.has_positives else None
@@ -229,7 +232,6 @@ def _pull_sums(
 ) -> tuple[Array, ...]:
     (scores, *rest), split = arrays, int(spec.shifted)
     xp, pairs = namespace_of(*arrays, *outputs, *cotangents), spec.kind.of(rest[split:])
-    scores = adapter_of(scores).rounded(scores) if spec.relative else scores
     positive = outputs[0] if spec.kind.has_positives else None
     place = int(positive is not None)
     of_sums, sums, kept = cotangents[place], outputs[place], outputs[place + 1 :]
@@ -248,7 +250,7 @@ def _pull_sums(
 
 def _row_softmax(kind: PairKind, scores: Array, *masks: Array) -> tuple[Array, ...]:
     """Positives, largest negative and sum of exponentials of each row; the terms, and their factors."""
-    xp, pairs, scores = namespace_of(scores), kind.of(masks), adapter_of(scores).rounded(scores)
+    xp, pairs = namespace_of(scores), kind.of(masks)
     entries = pairs.negatives(scores + 0.0 if kind.diagonal else scores, -math.inf)
     found = adapter_of(entries).softmax(entries)
     if found is None:
@@ -278,7 +280,6 @@ def _pull_row_softmax(
 def _log_shares(static: None, scores: Array) -> tuple[Array, ...]:
     """Logarithms of shares; the terms, and the factors that make shares of them."""
     del static
-    scores = adapter_of(scores).rounded(scores)
     xp, (top, total, terms, factor) = namespace_of(scores), _row_softmax(PairKind(*[False] * 4), scores)
     shares = scores - xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
     shares -= ExpSum(None, total).log_total(xp)[:, None]

@@ -43,11 +43,11 @@ from .two_distributions import TwoDistributions
 
 
 def are_small(spec: FamilySpec, bound: float) -> bool:
-    """Whether exponentials of scores up to a bound need no shift.
+    """Whether exponentials of scores up to a bound need no shift, with those of the scores times 1 + β.
 
-    The limit is divided: under torch.compile, an infinite bound times a symbolic number is NaN.
+    The limit is divided: under torch.compile, an infinite bound times a symbolic β is NaN.
     """
-    return bound <= MAX_UNSHIFTED_LOGIT / spec.stretch
+    return bound <= MAX_UNSHIFTED_LOGIT / (1.0 + spec.beta)
 
 
 # ------------------------------------------------------------------------------------------------------------ softmax

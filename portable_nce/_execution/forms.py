@@ -95,7 +95,7 @@ class InnerProducts(Record):
         return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
 
     def of_partner(self, rows: Operand, partner: Array) -> Array:
-        scores: Array = adapter_of(rows.x).rounded(adapter_of(rows.x).row_dots(rows.x, partner))
+        scores: Array = adapter_of(rows.x).row_dots(rows.x, partner)
         return scores
 
     def pull_partner(
@@ -145,8 +145,7 @@ class PairFunctions(Record):
         return to_rows if need_grad[0] else (), to_columns if need_grad[1] else ()
 
     def of_partner(self, rows: Operand, partner: Array) -> Array:
-        scores: Array = self.scores.at_places((rows.x, rows.scale), partner)
-        return adapter_of(scores).rounded(scores)
+        return self.scores.at_places((rows.x, rows.scale), partner)
 
     def pull_partner(
         self, rows: Operand, partner: Array, cotangent: Array, *, need_grad: tuple[bool, bool]
@@ -165,7 +164,7 @@ def form_of(scores: Any) -> Form:
 
 def partner_scores(form: Form, rows: Operand, partners: Sequence[Array]) -> Array:
     """Scores of rows and their partners: (n,), or (n, P) for several."""
-    scores = [form.of_partner(rows, partner) for partner in partners]
+    scores = [adapter_of(rows.x).rounded(form.of_partner(rows, partner)) for partner in partners]
     return scores[0] if len(scores) == 1 else namespace_of(*scores).stack(scores, axis=1)
 
 

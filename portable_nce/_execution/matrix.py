@@ -18,6 +18,7 @@ from .._core.numerics import (
     largest_entry,
     largest_length,
     normalize,
+    upcast,
     zeros,
 )
 from .._core.pair_functions import PairFunction
@@ -204,7 +205,7 @@ class ScoreMatrix(NamedTuple):
             (scores,) = bound(matrix.channel, *matrix.rows, *matrix.columns)
         else:
             scores, _ = matrix.channel.scored(matrix.rows, matrix.columns)
-        return as_scores(namespace_of(scores), scores)
+        return upcast(namespace_of(scores), scores)
 
     def one_positive(self) -> dict[str, Arrays] | None:
         """Groups of `Inputs` for rows with one positive each, at a known column, and all other columns as negatives."""
@@ -261,6 +262,7 @@ class ScoreMatrix(NamedTuple):
         if len(self.columns) == 0:
             given, places = self.rows[0], namespace_of(*columns).stack(columns, axis=1)
             (found,) = adapter_of(given).custom_vjp(_entries, _pull_entries)(None, given, places)
+            found = adapter_of(found).rounded(found)  # what is gathered is compared
             return [found[:, k] for k in range(len(columns))]
         return [self._scores_with(each) for each in columns]
 

@@ -114,6 +114,12 @@ class Family(ABC):
         self.facts = facts
         self.need_grad = facts.need_grad
 
+    def rounded(self, scores: Arrays) -> Arrays:
+        """Scores of a tile as they would be read from memory, if the family subtracts large ones from one another."""
+        if self.facts.small or not self.subtracts:
+            return scores
+        return tuple([adapter_of(x).rounded(x) for x in scores])
+
     @abstractmethod
     def add_negatives(self, scores: Arrays, exclude: Exclude, block: Inputs) -> tuple[Any, Any]:
         """What a tile of negatives adds to its rows, and its residual; scores that are not given may be overwritten."""

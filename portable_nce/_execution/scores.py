@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from .._core.namespace import namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
+from .._core.registry import adapter_of
 from . import products as p
 from . import sets as s
 from .channels import Channel, Residual
@@ -202,7 +203,7 @@ class Channels(Source):
             return None
         xp, n_columns = namespace_of(*rows.scores), rows.scores[0].shape[1]
         places, tile = s.places_of(block) if block.targets else None, s.TilePosition(start, 0, n_columns, n_columns)
-        found = [s.partner_entries(xp, x, places, tile) for x in rows.scores]
+        found = [adapter_of(x).rounded(s.partner_entries(xp, x, places, tile)) for x in rows.scores]
         return found[0] if len(found) == 1 else xp.stack(found, axis=1)
 
     def negative_scores(self, rows: _Scored, k: int) -> tuple[Arrays, tuple[Residual, ...]]:

@@ -160,7 +160,6 @@ class Step:
         block = Inputs.of(self.spec.group_sizes, arrays)
         rows = self.source.block_operands(block)
         apart = self.source.positive_scores(rows, block, start)
-        apart = apart if apart is None else adapter_of(apart).rounded(apart)
         own = family.against(apart, block) if family.relative and apart is not None else block
         parts, pulls, positives = [], [], None
         for k in range(len(self.source.tiles)):
@@ -184,16 +183,11 @@ class Step:
         cotangents = (*to_rows, *of_positives, *losses.row_cotangents)
         return to_columns, (losses.values, losses.row_counts, *cotangents)
 
-    def _rounded(self, scores: Arrays) -> Arrays:
-        """Scores from which their largest is subtracted, as they would be read from memory."""
-        exact = self.family.facts.small or not self.family.subtracts
-        return scores if exact else tuple([adapter_of(x).rounded(x) for x in scores])
-
     def _masked(self, members: Members, rows: Any, k: int, block: Inputs) -> tuple[Any, Any, Pulled]:
         """Part of the row sums of a masked tile, its positives, and its pullback."""
         family, source = self.family, self.source
         scores, kept = source.scores(rows, k)
-        members, scores = s.with_undefined(members, self._rounded(scores), counts=family.counts_pairs)
+        members, scores = s.with_undefined(members, family.rounded(scores), counts=family.counts_pairs)
         part, residual, positives = family.add_masked(scores, members, block)
 
         def pulled(losses: RowLosses, rescale: Any, scaling: p.Scaling) -> tuple[Arrays, Arrays]:
@@ -208,7 +202,7 @@ class Step:
         """Part of the row sums of a tile of negatives, and its pullback."""
         family, source, (start, block, own) = self.family, self.source, place
         scores, kept = source.negative_scores(rows, k)
-        part, residual = family.add_negatives(self._rounded(scores), exclude, own)
+        part, residual = family.add_negatives(family.rounded(scores), exclude, own)
 
         def pulled(losses: RowLosses, rescale: Any, _: p.Scaling) -> tuple[Arrays, Arrays]:
             if self.spec.positives_in_tile:

@@ -201,7 +201,7 @@ class TilePasses:
     def _scores(self, rows: p.Operand, columns: p.Operand, at: Position) -> tuple[Array, Any]:
         """Scores of a tile, -inf at pairs that are not negatives, and what their pullback needs."""
         scores, residual = self.form.tile(rows, columns)
-        scores = scores if self.family.unshifted else adapter_of(scores).rounded(scores)
+        (scores,) = self.family.rounded((scores,))
         return self._sets(columns, at).of(0, at[0], Inputs())(scores, -math.inf), residual
 
     def _of_scores(self, scores: Array, coefficients: Both, tops: Both, *, halves: bool) -> Array:

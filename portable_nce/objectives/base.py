@@ -93,13 +93,13 @@ class Labelled(Record):
 
     `of_statistics`: a function of `RowStatistics`; `of_pairs`: a sum over pairs; `of_triples`; `crossed`: rows are
     compared with columns; `by_mask`: even positives at known places take a mask. `shifted`: exponentials may have a
-    shift; `stretch`: of the scores times at most this.
+    shift; `beta`: concentration on hard negatives.
     """
 
     __slots__ = ()
     label: str
     of_statistics = of_pairs = of_triples = crossed = by_mask = False
-    shifted, stretch = True, 1.0
+    shifted, beta = True, 0.0
 
     @property
     def needs(self) -> Needs:

@@ -27,11 +27,6 @@ class HardNegatives(Labelled):
     by_mask = True
 
     @property
-    def stretch(self) -> float:  # type: ignore[override]  # read-only
-        """Negatives have exponentials of 1 + β times their scores."""
-        return 1.0 + self.beta
-
-    @property
     def facts(self) -> HardNegatives:
         """The objective without its array, which a sweep takes as a parameter."""
         return self._replace(floor=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,6 @@ def test_a_row_without_negatives_is_not_counted(form: pnce.typing.FlatForm, *, i
 
 
 def test_weights_of_dclw_take_a_fraction_beside_an_array() -> None:
-    temperature, numbers = np.asarray(0.5), (Fraction(1, 4), 0.25)
-    found, wanted = (pnce.dclw(ROWS, COLUMNS, temperature=temperature, sigma=x) for x in numbers)  # type: ignore[arg-type]
+    numbers: tuple[Any, Any] = (Fraction(1, 4), 0.25)
+    found, wanted = (pnce.dclw(ROWS, COLUMNS, temperature=np.asarray(0.5), sigma=x) for x in numbers)
     assert found == wanted
