@@ -415,7 +415,7 @@ def pytest(
     settings |= {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     workers = "-n", processes, "--maxprocesses=8"
     further = environment.session.posargs if options else ()
-    environment.run(*command, *args, *workers, outcome, *further, env=settings | dict(env or {}))
+    environment.run(*command, "-p", "less_garbage", *args, *workers, outcome, *further, env=settings | dict(env or {}))
 
 
 def run_suite(tester: Environment, name: str, *args: str, variants: Sequence[str] = (), measured: bool = False) -> None:

@@ -1056,7 +1056,9 @@ def check(call: Call, junk: Mapping[str, Junk]) -> None:
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the registry after the test."""
+    """Restore the registry after the test, and read the entry points of the environment once."""
+    points = _registry._entry_points()  # noqa: SLF001
+    monkeypatch.setattr(_registry, "_entry_points", lambda: points)
     for name in ("_registered", "_loaded", "adapters"):
         monkeypatch.setattr(_registry, name, dict(getattr(_registry, name)))
 

@@ -6,6 +6,7 @@ import copy
 import json
 import sys
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -183,22 +184,20 @@ def test_a_peer_that_fails_is_left_out() -> None:
     assert catalogue.of_peer(found, "missing") == ""
 
 
-def test_a_slow_peer_leaves_the_later_rounds_to_the_others() -> None:
-    calls: list[str] = []
+def test_a_slow_peer_leaves_the_later_rounds_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = {timing.OURS: 0.5, timing.FORMULA: 0.25, "a slow peer": 8.0, "a fast peer": 1.0}
+    calls: Counter[str] = Counter()
 
-    def named(name: str, number: int) -> timing.Run:
-        def run() -> list[int]:
-            calls.append(name)
-            return [sum(range(number))]
+    def seconds_of(run: timing.Run, _: Any) -> float:
+        (name,) = run()
+        calls[name] += 1
+        return taken[name]
 
-        return run
-
-    peer = "a peer"
-    runs = {timing.OURS: named(timing.OURS, 10), timing.FORMULA: named(timing.FORMULA, 10), peer: named(peer, 10**6)}
-    found = timing.timed(runs, 0.01)
-    assert found["rounds"] >= 2
-    assert calls.count(peer) == 1
-    assert found["ratio"][peer] > 10
+    monkeypatch.setattr(timing, "seconds_of", seconds_of)
+    found = timing.timed({name: lambda name=name: [name] for name in taken}, 3.0)
+    assert calls == {timing.OURS: 5, timing.FORMULA: 5, "a slow peer": 1, "a fast peer": 3}
+    ratios = {timing.OURS: 2.0, "a slow peer": 32.0, "a fast peer": 4.0}
+    assert found == {"rounds": 5, "seconds": taken, "ratio": ratios}
 
 
 def test_a_run_measures_in_processes_and_keeps_what_is_not_measured_again(
