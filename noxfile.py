@@ -605,7 +605,8 @@ def vendored(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Run short forms of `ranks`, `plugin` and `vendored`."""
     tester = environment(session, "all")
-    pytest(tester, "ranks", "tests/ranks", "-m", "not full", processes="0")
+    # One file to a process: some tests wait for the end of a time, others for groups of processes.
+    pytest(tester, "ranks", "tests/ranks", "-m", "not full", "--dist=loadfile")
     pytest(tester, "vendored-beside", "tests/vendored/test_beside.py", env=vendor(tester))
     # Not into the environment, where other sessions would see its entry point.
     party = WORK / "plugin"

@@ -171,10 +171,8 @@ class Graphs(list[Any]):
         return graph.forward
 
 
-TRACED = ["info_nce", "moco queue"]
-
-
-@pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH)), TRACED))
+# In the default run a queue is compiled in a module, for all batch sizes, in tests/modules.
+@pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH)), ["info_nce"]))
 def test_torch_compile_serves_every_batch_size(name: str) -> None:
     """One graph for the first batch size and one for all others, or one if sizes are marked dynamic."""
     torch.compiler.reset()

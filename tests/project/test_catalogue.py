@@ -9,6 +9,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ def test_a_slow_peer_leaves_the_later_rounds_to_the_others(monkeypatch: pytest.M
         return taken[name]
 
     monkeypatch.setattr(timing, "seconds_of", seconds_of)
-    found = timing.timed({name: lambda name=name: [name] for name in taken}, 3.0)
+    found = timing.timed({name: partial(list, [name]) for name in taken}, 3.0)
     assert calls == {timing.OURS: 5, timing.FORMULA: 5, "a slow peer": 1, "a fast peer": 3}
     ratios = {timing.OURS: 2.0, "a slow peer": 32.0, "a fast peer": 4.0}
     assert found == {"rounds": 5, "seconds": taken, "ratio": ratios}
