@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -222,8 +222,22 @@ def normal_scores(xp: Namespace, ordered: Array, x: Array) -> Array:
 
     Mutual information is invariant to it. Tukey's lambda distribution approximates the normal quantile.
     """
-    count = ordered.shape[0]
-    low, high, below, above = (xp.stack(each, axis=1) for each in zip(*_neighbours(xp, ordered, x), strict=True))
+    count, width = ordered.shape
+
+    def places(side: str) -> Array:
+        """Places of the values in the order of their columns, which are contiguous, as PyTorch asks."""
+        found = [xp.searchsorted(ordered[:, k] + 0.0, x[:, k] + 0.0, side=side) for k in range(width)]
+        return xp.stack(found, axis=1)
+
+    def values(place: Array) -> Array:
+        """Sorted values at places of their columns, or the nearest ones."""
+        columns = xp.arange(width, dtype=place.dtype, device=device_of(place))
+        entries = _limited(place, 0, count - 1) * width + columns
+        return xp.reshape(xp.take(xp.reshape(ordered, (-1,)), xp.reshape(entries, (-1,))), x.shape)
+
+    before, through = places("left"), places("right")
+    below, above = values(before - 1), values(before)
+    low, high = xp.astype(before, x.dtype), xp.astype(through, x.dtype)
     step = above - below
     share = xp.where(step > 0, (x - below) / xp.where(step > 0, step, xp.ones_like(step)), xp.zeros_like(step))
     between = xp.logical_and(low == high, xp.logical_and(low > 0, low < count))
@@ -236,17 +250,6 @@ def own_normal_scores(x: Array) -> Array:
     """Normal scores of the columns among their own values."""
     xp = namespace_of(x)
     return normal_scores(xp, xp.sort(x, axis=0), x)
-
-
-def _neighbours(xp: Namespace, ordered: Array, x: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
-    """Of each column: numbers of sorted values below x and up to x, the last one below x, and the first one from x."""
-    count = ordered.shape[0]
-    for k in range(x.shape[1]):
-        column, own = ordered[:, k] + 0.0, x[:, k] + 0.0  # contiguous, as PyTorch asks
-        low, high = (xp.searchsorted(column, own, side=side) for side in ("left", "right"))
-        low, high = (xp.astype(place, own.dtype) for place in (low, high))
-        below, above = (xp.astype(_limited(low - back, 0, count - 1), xp.int32) for back in (1, 0))
-        yield low, high, xp.take(column, below), xp.take(column, above)
 
 
 class Canonical(NamedTuple):

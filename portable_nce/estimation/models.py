@@ -93,12 +93,13 @@ class Fitter(NamedTuple):
         )
         if self.own:
             return self._own(scaled, train, stop, random, update)
-        start = best_start(scaled(train), scaled(stop), self.trainer.exceptions)
+        of_columns = scaled(train), scaled(stop)
+        start = best_start(*of_columns, self.trainer.exceptions)
 
         def prepared(rows: PairedRows) -> Pairs:
             return start.applied(scaled(rows)).single()
 
-        both = prepared(train), prepared(stop)
+        both = start.applied(of_columns[0]).single(), start.applied(of_columns[1]).single()
         squares = namespace_of(start.squares).astype(start.squares, both[0].x.features.dtype)
         models = []
         for _ in range(self.networks):
