@@ -388,9 +388,18 @@ def _is_batch(x: Any) -> bool:
 # Autograd functions, with the rule as an argument, since torch.compile cannot trace the creation of a class.
 
 
+def _is_copied(x: Any) -> bool:
+    """Whether a backward pass has a copy of an argument.
+
+    Autograd saves no tensor of inference mode, such as a teacher's result. Constants of one axis, such as a memory of
+    averages, are often written into before the backward pass.
+    """
+    return bool(x.is_inference() or (x.ndim < 2 and not x.requires_grad))  # noqa: PLR2004
+
+
 def _lasting(x: Any) -> Any:
-    """A tensor that autograd saves for a backward pass: a copy of one of inference mode, such as a teacher's result."""
-    return x.clone() if x.is_inference() else x
+    """An argument that autograd saves for a backward pass."""
+    return x.clone() if _is_copied(x) else x
 
 
 class _Recorded(torch.autograd.Function):
@@ -417,9 +426,10 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, form: _ClosedForm, *arrays: Any) -> Arrays:
+        arrays = tuple(map(_lasting, arrays))  # what is kept may be a view of one
         outputs: Arrays = form.function(form.static, *arrays)
         ctx.form = form
-        ctx.save_for_backward(*map(_lasting, (*arrays, *outputs)))
+        ctx.save_for_backward(*arrays, *outputs)
         # Callers may write into results (`loss /= steps`): these are neither saved nor views.
         return tuple([x.clone() for x in outputs[: form.n_outputs]])
 
@@ -841,7 +851,8 @@ class TorchAdapter(Defaults):
         return super().entering([*map(_lasting, arrays)], states)
 
     def leaving(self, result: Any, arrays: Sequence[Any]) -> Any:
-        return _Held.apply(result, *map(_lasting, arrays)) if result.requires_grad else result  # type: ignore[no-untyped-call]
+        held = [x for x in arrays if not _is_copied(x)]
+        return _Held.apply(result, *held) if result.requires_grad else result  # type: ignore[no-untyped-call]
 
     def is_plain(self, arrays: Arrays) -> bool:
         return not torch.compiler.is_compiling() and is_plain(arrays)
