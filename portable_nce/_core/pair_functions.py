@@ -130,15 +130,32 @@ class _SquaredLength(Elementwise):
 
 
 def _saturated(values: Array, differences: Array | None = None) -> Array:
-    """Values, if any overflows all of at least a number whose multiples and sums are finite; infinite rows stay."""
+    """Values, if any may overflow all of at least a number whose multiples and sums are finite; infinite rows stay."""
     lowest = None if is_empty(values) else readable_entry(values, least)
-    if adapter_of(values).mode == "eager" if lowest is None else lowest > -math.inf:
-        return values  # nothing overflows, or it would take passes on an accelerator
+    if lowest is not None and lowest > -math.inf:
+        return values
     xp = namespace_of(values)
-    limited = clipped(xp, values, -float(xp.finfo(values.dtype).max) * 2.0**-40, math.inf)
+    limited = _at_least(values, -float(xp.finfo(values.dtype).max) * 2.0**-40)
     if differences is None:
         return limited
     return xp.where(xp.all(xp.isfinite(stop_gradient(differences)), axis=-1), limited, values)
+
+
+def _at_least(values: Array, low: float) -> Array:
+    """Values limited from below, with the cotangents of the values: a pair far away still has a gradient."""
+    if not adapter_of(values).needs_gradient(values):
+        return clipped(namespace_of(values), values, low, math.inf)
+    result: Array = adapter_of(values).custom_vjp(_limit, _pull_limit, exact=False)(low, values)[0]
+    return result
+
+
+def _limit(low: float, values: Array) -> tuple[Array, ...]:
+    return (clipped(namespace_of(values), values, low, math.inf),)
+
+
+def _pull_limit(low: float, arrays: Any, outputs: Any, cotangents: tuple[Array, ...]) -> tuple[Array, ...]:
+    del low, arrays, outputs
+    return (cotangents[0] * 1.0,)  # PyTorch refuses results that are an argument
 
 
 def _identity(products: Array) -> Array:
@@ -236,14 +253,11 @@ class PairFunction(Record):
         if not self.distance:
             products, near = products_of_rows(x, y), Near()
         else:
-            apart = isinstance(self.function, _Cauchy)
-            products, near = negative_squares(x, y, scaled=self._scales(x), apart=apart)
-            if near.apart:
-                return self._function.of_differences(_differences(x, y))[0] * scale, Kept(products, near)
-        if often:
+            products, near = negative_squares(x, y, scaled=self._scales(x), apart=isinstance(self.function, _Cauchy))
+        if often and not near.apart:
             (products,) = adapter_of(products).computed_once(products)
         kept = Kept(products, near)
-        values = self._of_kept(kept)
+        values = self._function.of_differences(_differences(x, y))[0] if near.apart else self._of_kept(kept)
         if self.function is None or self.function.bound is None:  # the products, or those of a user's function
             return values * scale, kept
         return adapter_of(values).times_in_place(values, scale), kept
@@ -338,12 +352,13 @@ class PairFunction(Record):
 
     def _of_kept(self, kept: Kept) -> Array:
         products, unit = kept.products, kept.near.unit
-        if unit is None:
-            return self._value(products)
-        if isinstance(self.function, _Scalable):
+        if unit is not None and isinstance(self.function, _Scalable):
             return self.function.of_scaled(products, unit)
-        products = products / unit / unit
-        return _saturated(products) if self.function is None else self._value(products)
+        if unit is not None:
+            products = products / unit / unit
+        elif is_readable(products):
+            return self._value(products)  # no square overflows
+        return _saturated(products) if self.distance and self.function is None else self._value(products)
 
     def _value(self, products: Array) -> Array:
         return products if self.function is None else self.function.value(products)

@@ -6,14 +6,11 @@ columns. The law of both: ``⟨pulled(c), d⟩ = ⟨c, derivative of the scores 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .._core.checks import is_readable
 from .._core.equality import Record
 from .._core.namespace import namespace_of
-from .._core.numerics import clipped
 from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from .._core.registry import adapter_of
@@ -118,9 +115,6 @@ class PairFunctions(Record):
 
     def tile(self, rows: Operand, columns: Operand) -> tuple[Array, Any]:
         scores, kept = self.scores.scored((rows.x, rows.scale), (columns.x,))
-        if self.scores.distance and not is_readable(rows.x):  # an overflow: sums over -inf alone would be NaN
-            xp = namespace_of(scores)
-            scores = clipped(xp, scores, -0.25 * float(xp.finfo(scores.dtype).max), math.inf)
         return scores if columns.added is None else scores + columns.added[None, :], kept
 
     def pullback(
