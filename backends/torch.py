@@ -462,8 +462,8 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(rule: Any, *arrays: Any) -> Arrays:
-        outputs: Arrays = rule(*arrays)
-        return outputs
+        # Forward mode takes no views for results.
+        return tuple([x.clone() if x._is_view() else x for x in rule(*arrays)])  # noqa: SLF001
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:

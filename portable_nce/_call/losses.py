@@ -229,7 +229,7 @@ def _computed(call: Call, factor: Callable[[dict[str, Any]], Any] | None) -> Arr
         # With a temperature per row, the matrix is not symmetric.
         matrix = matrix._replace(self_contrast=self_contrast and not per_row, indices_checked=call.indices_checked)
         if chosen.pullback is None:
-            matrix = matrix.dense()
+            matrix = matrix.dense(crossed=objective.crossed)
         multiplier = None if factor is None else factor(numbers)
         # Each rank differentiates its part of the sum, so that the factor comes before the exchange.
         factor_in_reduction = per_row or (shards is not None and options.reduction != "none")
@@ -280,13 +280,14 @@ def loss_of_scores(
     if symmetric:
         given = {"weights": reduction.weights is not None}
         check_both_directions(tuple(scores.shape), pairing, objective, reduction.kind, given)
-    matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness).measured()
     crossed = objective.crossed
+    matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness).measured(crossed=crossed)
     if not all_count(matrix, reduction.weights, both_ways=symmetric or crossed):
         weights = reduction.weights if is_row_by_row(objective, scores) else None
         # A row whose only score is -inf has no positive, and does not count: it must stay.
         needs = objective.needs._replace(negative=False)
-        matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed).measured()
+        matrix = scores_without_idle(matrix, needs, weights, symmetric=symmetric, crossed=crossed)
+        matrix = matrix.measured(crossed=crossed)
     if not averages_errors(scores.shape[1]):
         matrix = matrix._replace(bound=math.inf)  # exponentials have a shift
     return evaluate(objective, matrix, reduction, symmetric=symmetric)

@@ -367,7 +367,7 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix, reduction: Reduction) -> 
 
 def _relic(objective: Relic, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     """InfoNCE and the divergence of the distributions of row i and column i, of which one may be a constant."""
-    matrix = matrix.with_operands().dense_if_small()
+    matrix = matrix.with_operands().dense_if_small(crossed=True)
     other, alpha = matrix.transposed_scores().with_operands(), _numbers(matrix, alpha=objective.alpha)
     if objective.constant is None:
         return _evaluated(objective.facts, matrix, alpha, reduction, other)

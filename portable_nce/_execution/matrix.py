@@ -143,17 +143,17 @@ class ScoreMatrix(NamedTuple):
         rows, columns = (tuple(map(stop_gradient, x)) for x in (matrix.rows, matrix.columns))
         return matrix._replace(rows=rows, columns=columns)
 
-    def dense(self) -> ScoreMatrix:
-        """Score matrix with computed scores."""
+    def dense(self, *, crossed: bool = False) -> ScoreMatrix:
+        """Score matrix with computed scores; `crossed`: see `measured`."""
         if len(self.columns) == 0:
             return self
-        own_transpose = None if self.own_transpose is None else self.own_transpose.dense()
-        dense = matrix_of_scores(self.scores(), self.pairing, self.mask).measured()
+        own_transpose = None if self.own_transpose is None else self.own_transpose.dense(crossed=crossed)
+        dense = matrix_of_scores(self.scores(), self.pairing, self.mask).measured(crossed=crossed)
         return dense._replace(
             shard=self.shard, shards=self.shards, own_transpose=own_transpose, sharpness=self.sharpness
         )
 
-    def dense_if_small(self) -> ScoreMatrix:
+    def dense_if_small(self, *, crossed: bool = False) -> ScoreMatrix:
         """Matrix with computed scores if they may be held: for losses that would compute them several times.
 
         With labels, sweeps sort rows.
@@ -171,25 +171,29 @@ class ScoreMatrix(NamedTuple):
         if self.high or self.channel.in_halves:  # sweeps choose the products
             return self
         note(computed=self)
-        return self.dense()
+        return self.dense(crossed=crossed)
 
-    def measured(self) -> ScoreMatrix:
+    def measured(self, *, crossed: bool = False) -> ScoreMatrix:
         """Matrix of given scores with the largest magnitude of those that take part, if entries can be read.
 
         What a mask or -inf leaves out has no influence on the choice of a sweep, and so none on the last digits.
+        `crossed`: the loss of row i also reads column i, where the pairs of row i take part.
         """
-        (scores,) = self.rows
+        (scores,), mask = self.rows, self.mask
+        if crossed and mask is not None:  # of a shard, or with further columns, the pairs of row i are elsewhere
+            square = mask.shape[0] == mask.shape[1]
+            mask = namespace_of(mask).logical_or(mask, adapter_of(mask).turned(mask)) if square else None
         low, high = readable_entries(scores, least, largest)
         if low is None or high is None or not low <= high < math.inf:  # also for NaN
             return self
         finite, bound = low > -math.inf, max(-low, high)
-        if not finite or (self.mask is not None and bound > MAX_UNSHIFTED_LOGIT):
+        if not finite or (mask is not None and bound > MAX_UNSHIFTED_LOGIT):
             xp = namespace_of(stop_gradient(scores))
             among = xp.not_equal(stop_gradient(scores), -math.inf)
-            among = among if self.mask is None else xp.logical_and(among, self.mask)
+            among = among if mask is None else xp.logical_and(among, mask)
             bound = largest_entry(xp.where(among, stop_gradient(scores), 0.0)) or 0.0
-            if self.mask is not None and bound <= MAX_UNSHIFTED_LOGIT:  # exponentials of the others may overflow
-                scores = namespace_of(scores).where(self.mask, scores, 0.0)
+            if mask is not None and bound <= MAX_UNSHIFTED_LOGIT:  # exponentials of the others may overflow
+                scores = namespace_of(scores).where(mask, scores, 0.0)
         return self._replace(rows=(scores,), bound=bound, finite=finite)
 
     def scores(self) -> Array:

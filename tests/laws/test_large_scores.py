@@ -1,0 +1,48 @@
+"""What is decided by entries changes no result: scores beyond the limit of unshifted exponentials, in or out of a mask.
+
+The variant ``torch-blind`` reads no entry, and so decides nothing by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from portable_nce.testing.cases import CASES, Case
+from portable_nce.testing.variants import differentiate, started
+
+from calls import by_form
+
+MASKED = [case for case in CASES if np.ndim(case.constants.get("mask")) == 2 and case.regime == "normal"]
+
+
+def results(case: Case, arrays: dict[str, Any], variant: str) -> list[Any]:
+    """Value and gradients."""
+    library = started(variant)
+    with library.active():
+        given = [
+            library.floats(x.tolist()) if x.dtype.kind == "f" else library.array(x.tolist()) for x in arrays.values()
+        ]
+        value, slopes = differentiate(case.function, given, len(case.arguments))
+        return [np.asarray(library.to_list(x)) for x in (value, *slopes)]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("case", by_form(MASKED), ids=lambda case: case.name)
+def test_large_scores_in_and_out_of_a_mask(case: Case) -> None:
+    rng = np.random.default_rng(len(case.name))
+    arrays = {name: np.asarray(x) for name, x in (case.arguments | case.constants).items()}
+    mask, scores = arrays["mask"], next(name for name, x in arrays.items() if x.ndim > 1)
+    for turn in range(4):
+        new = np.logical_or(rng.random(mask.shape) < 0.6, np.eye(*mask.shape, dtype=bool))
+        new[0, 1], new[1, 0] = False, True
+        large = arrays[scores].astype(float)
+        if case.loss.startswith("from_scores"):
+            large[tuple(rng.choice(np.argwhere(new != bool(turn % 2))))] = 50.0
+        else:
+            large[rng.integers(len(large))] *= 64.0
+        given = arrays | {"mask": new, scores: large}
+        for found, wanted in zip(results(case, given, "torch"), results(case, given, "torch-blind"), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9 * max(1.0, np.nanmax(np.abs(wanted))))
