@@ -637,7 +637,7 @@ class JaxAdapter(Defaults):
         return tuple(_once_p.bind(*arrays))
 
     def rounded(self, x: Any) -> Any:
-        return _rounded(x) if isinstance(x, jax.core.Tracer) else x
+        return _rounded(x) if isinstance(x, Tracer) else x
 
     def turned(self, x: Any) -> Any:
         return _linear_p.bind(x, maps=_TURNED) if jnp.issubdtype(x.dtype, jnp.floating) else _turned(x)

@@ -451,8 +451,8 @@ class _Held(torch.autograd.Function):
         return result.clone()
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Any) -> Arrays:
-        return (cotangent, *[None for _ in ctx.saved_tensors])
+    def backward(ctx: Any, *cotangents: Any) -> Arrays:
+        return (*cotangents, *[None for _ in ctx.saved_tensors])
 
 
 class _Transformed(torch.autograd.Function):

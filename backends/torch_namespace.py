@@ -157,7 +157,7 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     integers = _INTEGERS[dtype]
     chosen = condition.view(torch.uint8).to(integers)
     if or_zero:
-        bits = x1.view(integers)
+        bits = tensors[0].view(integers)
         chosen = chosen.mul_(bits) if chosen.shape == shape else chosen * bits
         return chosen.view(dtype)
     chosen.neg_()  # all bits

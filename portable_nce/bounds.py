@@ -632,7 +632,7 @@ def mine(
     positive = pairs.row_mean(positive)
     shift, infinite = xp.where(xp.isinf(state), xp.zeros_like(state), state), xp.isinf(sums.top)
     negatives = sums.total * xp.exp(xp.where(infinite, xp.zeros_like(sums.top), sums.top) - shift)
-    negatives = xp.where(infinite, xp.exp(sums.top), negatives)
+    negatives = xp.where(infinite, xp.exp(xp.where(infinite, sums.top, xp.zeros_like(sums.top))), negatives)
     surrogate = positive - pairs.row_mean(negatives / pairs.number)
     return pairs.finish(with_gradient_of(surrogate, positive - now)), pairs.finish(state)
 

@@ -25,7 +25,11 @@ def _metric_learning(make: Callable[[Any], Callable[..., Any]]) -> Peer:
 
     def loss() -> Callable[..., Any]:
         import pytorch_metric_learning  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
-        from pytorch_metric_learning import losses, miners, reducers  # noqa: F401, PLC0415  (become attributes)
+        from pytorch_metric_learning import (  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
+            losses,  # noqa: F401  (become attributes)
+            miners,  # noqa: F401
+            reducers,  # noqa: F401
+        )
 
         return make(pytorch_metric_learning)
 

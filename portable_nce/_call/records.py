@@ -218,8 +218,8 @@ class Call(NamedTuple):
     def half(self, similarity: Similarity) -> Any:
         """The 16-bit dtype in which rows and columns are multiplied, or None."""
         rows, *others = self.embeddings.values()
-        dtypes: tuple[Any, ...] = sum((z.dtypes for z in others or [rows]), rows.dtypes)
-        return half_of(similarity, self.x, dtypes, self.options.precision)
+        dtypes = [x for z in (rows, *(others or [rows])) for x in z.dtypes]
+        return half_of(similarity, self.x, tuple(dtypes), self.options.precision)
 
     @property
     def sent_as(self) -> tuple[Any, Any]:

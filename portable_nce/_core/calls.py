@@ -295,7 +295,7 @@ def _back(run: _Run, ordered: Arrays, outputs: Arrays, cotangents: Arrays) -> Se
         else:
             of_varying = [found[k] for k in kind.order if kind.states[k] == VARIES]
             # PyTorch refuses results that are an argument itself; they share no memory with it either.
-            return [x * 1 if x is cotangent else x for x in of_varying]
+            return [x if x is None or x is not cotangent else x * 1 for x in of_varying]
     return kind.pulled(arrays, program.main, cotangent)
 
 

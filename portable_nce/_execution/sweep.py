@@ -255,7 +255,7 @@ class _OneSided:
     def __init__(self, spec: SweepSpec, inputs: Inputs, need_grad: NeedGrad) -> None:
         sets, first = spec.sets, inputs.rows[0]
         given = all(channel.given for channel in spec.channels)
-        whole = given or len(spec.channels) > 1 or spec.by_rule
+        whole = given or len(spec.channels) != 1 or spec.by_rule
         if whole and need_grad.gradients:  # a similarity's pullback returns all gradients
             need_grad = need_grad._replace(rows=True, columns=True, partners=True)
         self.spec, self.need_grad = spec, need_grad

@@ -31,7 +31,11 @@ class Relic(Labelled):
     base: Objective | None
     include_positive: bool
     crossed, shifted = True, False
-    needs = Needs(spread=True)
+
+    @property
+    def needs(self) -> Needs:
+        """What a row must have to count."""
+        return Needs(spread=True)
 
     @property
     def facts(self) -> Relic:

@@ -15,7 +15,7 @@ import portable_nce as pnce
 from portable_nce.backends.torch_ranks import communicator
 
 threaded = pytest.importorskip("torch.testing._internal.distributed.multi_threaded_pg")
-isolate: Any = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode", None)  # noqa: SLF001
+isolate: Any = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode", None)  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
 pytestmark = pytest.mark.skipif(isolate is None, reason="this PyTorch cannot isolate threads")
 COUNTS = [(3, 3), (2, 4), (0, 5)]
 """Rows of both ranks."""

@@ -15,7 +15,7 @@ from portable_nce.testing.variants import differentiate, started
 
 from calls import by_form
 
-MASKED = [case for case in CASES if np.ndim(case.constants.get("mask")) == 2 and case.regime == "normal"]
+MASKED = [case for case in CASES if np.ndim(case.constants.get("mask", 0)) == 2 and case.regime == "normal"]
 
 
 def results(case: Case, arrays: dict[str, Any], variant: str) -> list[Any]:
@@ -33,10 +33,10 @@ def results(case: Case, arrays: dict[str, Any], variant: str) -> list[Any]:
 @pytest.mark.parametrize("case", by_form(MASKED), ids=lambda case: case.name)
 def test_large_scores_in_and_out_of_a_mask(case: Case) -> None:
     rng = np.random.default_rng(len(case.name))
-    arrays = {name: np.asarray(x) for name, x in (case.arguments | case.constants).items()}
+    arrays = {name: np.asarray(x) for name, x in {**case.arguments, **case.constants}.items()}
     mask, scores = arrays["mask"], next(name for name, x in arrays.items() if x.ndim > 1)
     for turn in range(4):
-        new = np.logical_or(rng.random(mask.shape) < 0.6, np.eye(*mask.shape, dtype=bool))
+        new = np.logical_or(rng.random(mask.shape) < 0.6, np.eye(*mask.shape) > 0)
         new[0, 1], new[1, 0] = False, True
         large = arrays[scores].astype(float)
         if case.loss.startswith("from_scores"):
