@@ -39,6 +39,7 @@ from ._core.half_precision import in_halves, product_of_flags, product_of_rows
 from ._core.namespace import common_namespace, is_array, namespace_of
 from ._core.numerics import normalize, upcast
 from ._core.protocol import Array, Namespace
+from ._core.ranks import widened
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, MarginStrategy
 
@@ -714,7 +715,7 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None, *, ignore_index: 
 def equal_labels(rows: Array, columns: Array | None, *, ignore_index: int | None) -> Pairing:
     """Pairing of `labels` for checked arrays."""
     own = columns is None
-    positives = SameLabel(rows, rows if own else columns, own)
+    positives = SameLabel(rows, rows, own) if own else SameLabel(*_comparable(rows, columns), own)
     made = Pairing(_OWN_LABELS if own else _labels_rule)._replace(positives=positives, exchangeable=True)
     return _without_label(made, ignore_index)
 
@@ -728,11 +729,17 @@ def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Ar
     if others is None:
         return own, own
     check_integers(xp, "columns", others, shape_of("columns", others, "(K)", may_be_empty=True))
-    return own, others
+    return _comparable(own, others)
+
+
+def _comparable(rows: Array, columns: Array) -> tuple[Array, Array]:
+    """Labels in dtypes that every library compares: PyTorch has no operations of unsigned integers and others."""
+    return (rows, columns) if rows.dtype == columns.dtype else (widened(rows), widened(columns))
 
 
 def valid_labels(rows: Array, columns: Array, valid: Array, *, ignore_index: int | None) -> Pairing:
     """Equal labels are positives, different labels negatives, among the valid columns (K,)."""
+    rows, columns = _comparable(rows, columns)
     return _without_label(Pairing(_VALID_LABELS, rows=(rows,), columns=(columns, valid)), ignore_index)
 
 

@@ -19,7 +19,7 @@ from .autodiff import stop_gradient
 from .calls import programmed
 from .checks import RANKS_MAY_BE_EMPTY, check_bool
 from .equality import EqualByContents
-from .namespace import cast, is_array, is_number, namespace_of
+from .namespace import cast, device_of, is_array, is_number, namespace_of
 from .notes import note
 from .numerics import itemsize
 from .protocol import Array
@@ -500,11 +500,17 @@ _TRANSPOSED = {
 
 
 def widened(x: Array) -> Array:
-    """Array of a pairing, with integers widened to 32 or 64 bits: not every group can send others."""
+    """Array with integers widened to 32 or 64 bits: not every group sends others, and PyTorch compares few of them.
+
+    Large ones stay where the library's own integers have 32 bits, as on JAX.
+    """
     xp = namespace_of(x)
     if not xp.isdtype(x.dtype, "integral") or x.dtype in {xp.int32, xp.int64}:
         return x
-    return xp.astype(x, xp.int64 if xp.iinfo(x.dtype).max > 2**31 - 1 else xp.int32)
+    if xp.iinfo(x.dtype).max < 2**31:
+        return xp.astype(x, xp.int32)
+    own = xp.arange(1, device=device_of(x)).dtype
+    return xp.astype(x, own) if xp.iinfo(own).max > 2**31 else x
 
 
 def _applied(linear: _LinearMap, x: Array) -> Array:

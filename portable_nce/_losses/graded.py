@@ -231,7 +231,8 @@ def enter_graded(
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, x.shape[:1])
     scale = positive_scalar(xp, "scale", options.temperature, x)
-    grades = stop_gradient(xp.astype(grades, xp.int8) if xp.isdtype(grades.dtype, "bool") else upcast(xp, grades))
+    grades = xp.astype(grades, xp.int32) if xp.isdtype(grades.dtype, "bool") else widened(upcast(xp, grades))
+    grades = stop_gradient(grades)
     live = counted_by(options.weights, grades == grades, options.mask)  # noqa: PLR0124  (NaN is not)
     return entered, Graded(grades, scale, live, options.weights)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -147,3 +148,27 @@ def test_two_forms_of_sixteen_bits_meet_in_float32() -> None:
     for name, odd in ODD:
         mixed = Mixed(name, odd, ("float16", "bfloat16"))
         assert str(mixed.call(*mixed.torch()).dtype) == f"torch.{mixed.dtypes[0]}", mixed.name
+
+
+UNSIGNED = "uint8", "uint16", "uint32", "uint64"
+OF_INTEGERS: dict[str, Callable[..., Any]] = {
+    "cosent": lambda x, labels, _: pnce.cosent(x, -x, labels),
+    "from_scores.cosent": lambda x, labels, _: pnce.from_scores.cosent(x[:, 0], labels),
+    "contrast": lambda x, labels, others: pnce.contrast(
+        x, x, objective="info_nce", pairing=pnce.pairings.labels(labels, others)
+    ),
+    **{
+        name: lambda x, labels, others, name=name: getattr(pnce, name)(x, labels, keys=x, key_labels=others)
+        for name in ("supcon", "nca", "soft_nearest_neighbor", "contrastive", "triplet_from_labels")
+    },
+}
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+@pytest.mark.parametrize("dtype", UNSIGNED)
+def test_torch_takes_all_integers(name: str, dtype: str) -> None:
+    """PyTorch neither compares nor sorts most unsigned integers."""
+    x = torch.linspace(-1.0, 2.0, 18, dtype=torch.float64).reshape(6, 3).sin()
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    found = OF_INTEGERS[name](x, labels.to(getattr(torch, dtype)), labels)
+    torch.testing.assert_close(found, OF_INTEGERS[name](x, labels, labels), rtol=0.0, atol=0.0)
