@@ -256,9 +256,9 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
     Parameters
     ----------
     rows : int
-        Number of rows of the first array of every case.
+        Number of rows of the first array of every case, at least 2.
     features : int
-        Number of components of an embedding.
+        Number of components of an embedding, at least 1.
     seed : int
         Random seed. At the default, no gradient with respect to a temperature is a small difference of large terms,
         so that errors relative to the gradient measure the arithmetic.
@@ -267,7 +267,15 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
     -------
     tuple of Case
         The cases; their names depend neither on the sizes nor on the seed.
+
+    Raises
+    ------
+    ValueError
+        If there are too few rows or features.
     """
+    for name, number, fewest in (("rows", rows, 2), ("features", features, 1)):
+        if number < fewest:
+            raise ValueError(f"{name}: expected at least {fewest}, got {number}")
     draw = _Draw(seed)
     cases = (
         *_info_nce(draw, rows, features),

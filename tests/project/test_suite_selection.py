@@ -17,7 +17,7 @@ import portable_nce
 from portable_nce._core import calls
 from portable_nce._core.checks import is_readable
 from portable_nce._core.registry import adapter_of
-from portable_nce.testing import CASES, suite
+from portable_nce.testing import CASES, make_cases, suite
 from portable_nce.testing.cases import NOT_REDUCED
 from portable_nce.testing.covering import FORMS, covering
 from portable_nce.testing.variants import CHOOSE_BY_DEVICE, started
@@ -163,3 +163,10 @@ def test_tests_of_mixed_libraries_need_no_second_library(tmp_path: Path) -> None
         path=str(tmp_path),
     )
     assert " passed" in lines[-1]
+
+
+@pytest.mark.parametrize(("sizes", "name"), [({"rows": 1}, "rows"), ({"features": 0}, "features")])
+def test_cases_have_rows_and_features(sizes: dict[str, int], name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}: expected at least \d, got {sizes[name]}"):
+        make_cases(**sizes)
+    assert len(make_cases(2, 1)) == len(CASES)
