@@ -42,6 +42,8 @@ def test_a_row_that_does_not_count_may_hold_anything(variant: Variant, name: str
     wanted = results(variant, name, way, arrays)
     together = arrays
     for key, row in rows:
+        if key == "concentrations" and math.isinf(dirt):
+            continue  # like a temperature, refused wherever it stands
         numbers = filled_with(dirt, arrays[key][row])
         together = with_row(together, key, row, numbers)
         assert is_near(results(variant, name, way, with_row(arrays, key, row, numbers)), wanted), (key, row)
