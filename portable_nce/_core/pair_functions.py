@@ -136,7 +136,7 @@ def _saturated(values: Array, differences: Array | None = None) -> Array:
         return values
     xp = namespace_of(values)
     limited = _at_least(values, -float(xp.finfo(values.dtype).max) * 2.0**-40)
-    if differences is None:
+    if differences is None or (lowest is None and adapter_of(values).mode == "eager"):  # on an accelerator, in one pass
         return limited
     return xp.where(xp.all(xp.isfinite(stop_gradient(differences)), axis=-1), limited, values)
 
