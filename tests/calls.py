@@ -36,7 +36,7 @@ WAYS = [
 """One loss for each code path, for tests that compile, where all losses would take too long."""
 
 
-def mostly_full(names: Iterable[str], few: Iterable[str] = WAYS) -> list[Any]:
+def mostly_full(names: Iterable[Any], few: Iterable[Any] = WAYS) -> list[Any]:
     """Mark all but a few values for the full run."""
     return [name if name in {*few} else pytest.param(name, marks=pytest.mark.full) for name in names]
 

@@ -347,7 +347,7 @@ def test_value_and_grad_composes_with_autograd() -> None:
     close(inner(torch.stack([x, x]))[1].detach(), gradient.detach())
 
 
-@blocks
+@pytest.mark.parametrize("block_size", mostly_full([None, 2], [2]))
 def test_torch_autocast_does_not_touch_the_loss(block_size: int | None) -> None:
     x, y = (v.float() for v in Call("info_nce").torch()[:2])
     x.requires_grad_()
