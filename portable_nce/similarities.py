@@ -651,7 +651,12 @@ def bilinear(weight: AnyArray, /) -> Similarity:
 
 
 @explained
-def elementwise(similarity: AnySimilarity, value: Callable[[Any], Any], slope: Callable[[Any], Any], /) -> Similarity:
+def elementwise(
+    similarity: Literal["dot", "cosine", "neg_sq_euclidean"] | Similarity,
+    value: Callable[[Any], Any],
+    slope: Callable[[Any], Any],
+    /,
+) -> Similarity:
     r"""Return the similarity :math:`f(g_{xy}) / \tau`, a function of each score g of another similarity.
 
     Losses take about as long as with the other similarity, however many features the embeddings have. The angle between
