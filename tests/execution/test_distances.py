@@ -214,7 +214,7 @@ def test_elementwise_is_a_function_of_scores(made: Any, critic: Any, block_size:
 
 def test_elementwise_takes_inner_products_and_squared_distances() -> None:
     with pytest.raises(ValueError, match="similarity: expected 'dot', 'cosine', 'neg_sq_euclidean'"):
-        pnce.similarities.elementwise("neg_euclidean", np.exp, np.exp)
+        pnce.similarities.elementwise("neg_euclidean", np.exp, np.exp)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="slope: expected a function"):
         pnce.similarities.elementwise("dot", np.exp, 1.0)  # type: ignore[arg-type]
 
