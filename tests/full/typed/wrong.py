@@ -93,7 +93,7 @@ def result_as_a_tuple() -> None:
 
 def seed_under_another_name() -> None:
     column = torch.linspace(0.0, 1.0, 60)
-    pnce.estimation.mutual_information(column, column, seed=0)  # wrong
+    pnce.estimation.mutual_information(column, column, seed=0)  # also wrong
 
 
 TYPICAL = (
