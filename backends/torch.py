@@ -394,7 +394,7 @@ def _is_copied(x: Any) -> bool:
     Autograd saves no tensor of inference mode, such as a teacher's result. Constants of one axis, such as a memory of
     averages, are often written into before the backward pass.
     """
-    return bool(x.is_inference() or (x.ndim < 2 and not x.requires_grad))  # noqa: PLR2004
+    return bool(x.is_inference() or (x.ndim <= 1 and not x.requires_grad))
 
 
 def _lasting(x: Any) -> Any:

@@ -729,7 +729,7 @@ def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Ar
     if others is None:
         return own, own
     check_integers(xp, "columns", others, shape_of("columns", others, "(K)", may_be_empty=True))
-    return _comparable(own, others)
+    return own, others
 
 
 def _comparable(rows: Array, columns: Array) -> tuple[Array, Array]:
@@ -830,7 +830,7 @@ def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(users, items, objective="info_nce", pairing=bought)), 6)
     0.392656
     """
-    positives = SameId(*_checked_labels(rows, columns))
+    positives = SameId(*_comparable(*_checked_labels(rows, columns)))
     made = Pairing(_ids_rule, one_per_row=True, one_per_column=True)
     return made._replace(positives=positives, exchangeable=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 
 from .rows import TAU, Peer
@@ -24,14 +25,9 @@ def _metric_learning(make: Callable[[Any], Callable[..., Any]]) -> Peer:
     """Make a peer from a function of pytorch-metric-learning."""
 
     def loss() -> Callable[..., Any]:
-        import pytorch_metric_learning  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
-        from pytorch_metric_learning import (  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
-            losses,  # noqa: F401  (become attributes)
-            miners,  # noqa: F401
-            reducers,  # noqa: F401
-        )
-
-        return make(pytorch_metric_learning)
+        for part in ("losses", "miners", "reducers"):  # which become attributes
+            import_module(f"pytorch_metric_learning.{part}")
+        return make(import_module("pytorch_metric_learning"))
 
     return Peer(name=METRIC_LEARNING, library="torch", make=loss)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import portable_nce as pnce
 from portable_nce.testing.cases import CASES, Case
 from portable_nce.testing.variants import differentiate, started
 
@@ -29,7 +30,6 @@ def results(case: Case, arrays: dict[str, Any], variant: str) -> list[Any]:
         return [np.asarray(library.to_list(x)) for x in (value, *slopes)]
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("case", by_form(MASKED), ids=lambda case: case.name)
 def test_large_scores_in_and_out_of_a_mask(case: Case) -> None:
     rng = np.random.default_rng(len(case.name))
@@ -46,3 +46,13 @@ def test_large_scores_in_and_out_of_a_mask(case: Case) -> None:
         given = arrays | {"mask": new, scores: large}
         for found, wanted in zip(results(case, given, "torch"), results(case, given, "torch-blind"), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9 * max(1.0, np.nanmax(np.abs(wanted))))
+
+
+def test_relic_reads_scores_outside_of_the_mask_of_their_row() -> None:
+    """Row i is compared with column i, of which the mask of the columns' own rows leaves out a large score."""
+    x, y, mask = np.asarray([[0.0], [1.0], [6.0]]), np.asarray([[0.0], [3.0], [4.0]]), np.ones((3, 3), dtype=bool)
+    mask[2, 0] = False
+    options: dict[str, Any] = {"mask": mask, "temperature": 1.0, "similarity": "neg_sq_euclidean"}
+    for reduction in ("mean", "none"):
+        wanted = pnce.relic(x, y, block_size=None, reduction=reduction, **options)
+        np.testing.assert_allclose(pnce.relic(x, y, reduction=reduction, **options), wanted, rtol=1e-12)

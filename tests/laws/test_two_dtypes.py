@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,9 +12,9 @@ import torch
 
 import portable_nce as pnce
 from portable_nce.testing import run_ranks
-from portable_nce.testing.cases import LOSSES
+from portable_nce.testing.cases import CASES, LOSSES, Case
 
-from calls import OF_SCORES, WAYS, Call
+from calls import FIRST_OF_ITS_FORM, OF_SCORES, WAYS, Call
 
 EPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 
@@ -150,25 +149,20 @@ def test_two_forms_of_sixteen_bits_meet_in_float32() -> None:
         assert str(mixed.call(*mixed.torch()).dtype) == f"torch.{mixed.dtypes[0]}", mixed.name
 
 
-UNSIGNED = "uint8", "uint16", "uint32", "uint64"
-OF_INTEGERS: dict[str, Callable[..., Any]] = {
-    "cosent": lambda x, labels, _: pnce.cosent(x, -x, labels),
-    "from_scores.cosent": lambda x, labels, _: pnce.from_scores.cosent(x[:, 0], labels),
-    "contrast": lambda x, labels, others: pnce.contrast(
-        x, x, objective="info_nce", pairing=pnce.pairings.labels(labels, others)
-    ),
-    **{
-        name: lambda x, labels, others, name=name: getattr(pnce, name)(x, labels, keys=x, key_labels=others)
-        for name in ("supcon", "nca", "soft_nearest_neighbor", "contrastive", "triplet_from_labels")
-    },
-}
+OF_INTEGERS = [
+    (case, name)
+    for case in CASES
+    if case.name in FIRST_OF_ITS_FORM
+    for name, x in case.constants.items()
+    if np.asarray(x).dtype.kind == "i" and np.min(x) >= 0
+]
 
 
-@pytest.mark.parametrize("name", OF_INTEGERS)
-@pytest.mark.parametrize("dtype", UNSIGNED)
-def test_torch_takes_all_integers(name: str, dtype: str) -> None:
-    """PyTorch neither compares nor sorts most unsigned integers."""
-    x = torch.linspace(-1.0, 2.0, 18, dtype=torch.float64).reshape(6, 3).sin()
-    labels = torch.tensor([0, 0, 1, 1, 2, 2])
-    found = OF_INTEGERS[name](x, labels.to(getattr(torch, dtype)), labels)
-    torch.testing.assert_close(found, OF_INTEGERS[name](x, labels, labels), rtol=0.0, atol=0.0)
+@pytest.mark.parametrize(("case", "name"), OF_INTEGERS, ids=lambda x: getattr(x, "name", x))
+def test_torch_takes_unsigned_integers_beside_others(case: Case, name: str) -> None:
+    """PyTorch neither compares nor sorts most of them."""
+    arrays = {key: torch.tensor(x) for key, x in {**case.arguments, **case.constants}.items()}
+    wanted = case.call(arrays)
+    for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64):
+        found = case.call({**arrays, name: arrays[name].to(dtype)})
+        torch.testing.assert_close(found, wanted, rtol=0.0, atol=0.0, equal_nan=True)
