@@ -84,8 +84,12 @@ def reported(found: Found, given: Sequence[str], settings: Settings, labels: Seq
 
 
 def _is_convex(curve: Sequence[Summary]) -> bool:
-    """Whether the last doubling of the pairs gained more than the one before, and not by chance alone."""
+    """Whether the last doubling of the pairs gained more than the one before, and not by chance alone.
+
+    Half of the pairs that show less than a quarter do so by chance.
+    """
     if len(curve) < 3:  # noqa: PLR2004  (no quarter)
         return False
-    last, before = curve[0].value - curve[1].value, curve[1].value - curve[2].value
-    return last - before > curve[0].error
+    whole, half, quarter = (point.value for point in curve)
+    half = max(half, quarter)
+    return (whole - half) - (half - quarter) > curve[0].error

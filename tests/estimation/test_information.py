@@ -417,6 +417,7 @@ def study_of(bound: float, **changed: Any) -> Any:
         ("still growing", {"bound": 1.0, "half": 0.75, "quarter": 0.5}, {"bound": 1.0, "half": 0.76, "quarter": 0.5}),
         ("still growing", {"bound": 1.0, "half": 0.9, "quarter": 0.81}, {"bound": 1.0, "half": 0.9, "quarter": 0.8}),
         ("still growing", {"bound": 1.0, "half": 0.9, "quarter": 0.81}, {"bound": 1.0, "half": 0.9, "quarter": None}),
+        ("still growing", {"bound": 1.0, "half": 0.9, "quarter": 0.992}, {"bound": 1.0, "half": 0.9, "quarter": 0.994}),
         ("not converged", {"bound": 1.0, "converged": False}, {"bound": 1.0}),
     ],
 )
