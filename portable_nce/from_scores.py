@@ -1060,9 +1060,10 @@ def _check_columns(positives: Array | None) -> None:
         xp, (columns,) = common_namespace(positives=positives)
         got = tuple(columns.shape)
         if len(got) > 1:
+            remedy = "pass positives[:, 0]" if got[1:] == (1,) else "if each row has one, pass positives.argmax(axis=1)"
             raise ValueError(
                 f"positives: expected integers (N,), the column of the positive of each row, got {columns.dtype} of "
-                f"shape {got}; if each row has one, pass positives.argmax(axis=1)"
+                f"shape {got}; {remedy}"
             )
         check_integers(xp, "positives", columns, shape_of("positives", columns, "(N)"))
 

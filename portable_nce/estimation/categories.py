@@ -9,7 +9,7 @@ from .._core.namespace import device_of, is_array, namespace_of
 from .._core.protocol import Array
 from .features import indices
 from .folds import by_label
-from .host import MOST_INDICATORS, labels_of
+from .host import MOST_INDICATORS, is_missing, labels_of
 
 __all__ = ["LEAST_OF_CATEGORY", "PairedRows", "Within", "category_codes", "category_labels"]
 
@@ -31,13 +31,11 @@ class PairedRows(NamedTuple):
 
 def category_labels(given: Any) -> list[Any] | None:
     """Label of each row of a third variable of integers, truth values or names; None for other numbers."""
-    if hasattr(given, "to_numpy"):
-        given = given.to_numpy()
     if isinstance(given, str) or not (is_array(given) or hasattr(given, "__iter__")):
         raise TypeError(f"given: expected a value of each row, got {type(given).__name__}")
-    rows = labels_of(given)
+    rows = labels_of("given", given)
     cells = [cell for row in rows for cell in (row if isinstance(row, (list, tuple)) else [row])]
-    if any(cell is None or cell != cell for cell in cells):  # noqa: PLR0124  (NaN)
+    if any(map(is_missing, cells)):
         raise ValueError("given: expected a value in each row, got some that are missing; leave these rows out")
     if not rows or not cells:
         raise ValueError("given: expected a value of each row, got none")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from .._core.namespace import device_of, namespace_of
+from .._core.namespace import device_of, is_array, namespace_of
 from .._core.protocol import Array
 from .features import CriticInputs, Pairs, products, same_category
 from .host import written
@@ -279,7 +279,12 @@ def own(scores: Callable[[Any, Array, Array], Array], parameters: Any) -> Critic
     """Critic of a user's function from parameters, x and y to scores (N, K)."""
 
     def of_inputs(parameters: Any, x: CriticInputs, y: CriticInputs) -> Array:
-        return scores(parameters, x.scores, y.scores)
+        found, shape = scores(parameters, x.scores, y.scores), (x.scores.shape[0], y.scores.shape[0])
+        if not is_array(found):
+            raise TypeError(f"critic: expected an array of scores of shape {shape}, got {type(found).__name__}")
+        if tuple(found.shape) != shape:
+            raise ValueError(f"critic: expected scores of shape {shape}, got {tuple(found.shape)}")
+        return found
 
     return Critic(of_inputs, _by_differentiation(of_inputs), lambda *_: (parameters, parameters))
 

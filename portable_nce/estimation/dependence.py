@@ -19,6 +19,8 @@ CHUNK = 2**21
 """Numbers held at a time."""
 JUMP = 6.0
 """Standard errors by which the spacings of one neighbour may exceed those of the others."""
+LATTICE = 4
+"""Values of a column, relative to the root of the number of rows, up to which it is a lattice."""
 MOST_ROWS = 0.5
 """Share of rows with the largest gap at the same neighbour that is a sign of as many copies of each."""
 GAP = 0.1
@@ -41,8 +43,8 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
     If the density is smooth at the scale of k neighbours, ``k log(d[k+1] / d[k])`` of their distances d is exponential
     with mean 1/D in D dimensions, for every k (Facco et al. 2017). In m noisy copies, it is larger at m - 1. Up to √N
     neighbours are looked at: beyond 12, m copies have to be the rule, with the largest gap of most rows at m - 1, since
-    clusters of different sizes are draws of a mixture. Lattices, whose columns have few values or whose distances are
-    tied, are left out: noise makes all values differ.
+    clusters of different sizes are draws of a mixture. Lattices, columns of few values and tied distances, are left
+    out: noise makes all values differ, and beside continuous columns the next line of a lattice is a jump.
     """
     if len(rows) < 4 * NEIGHBOURS:
         return False
@@ -52,8 +54,10 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
     z = xp.take(z, indices(rows, z), axis=0)
     ordered = xp.sort(z, axis=0)
     values = xp.sum(xp.astype(ordered[1:, :] != ordered[:-1, :], xp.int64), axis=0) + 1
-    if int(xp.max(values)) <= 2 * math.isqrt(len(rows)):
+    continuous = [k for k in range(z.shape[1]) if int(values[k]) > LATTICE * math.isqrt(len(rows))]
+    if not continuous:
         return False
+    z = xp.take(z, indices(continuous, z), axis=1)
     chosen = random.sample(range(len(rows)), min(QUERIES, len(rows)))
     step = max(1, CHUNK // len(rows))
     near = xp.concat([_nearest(z, chosen[k : k + step], most + 1) for k in range(0, len(chosen), step)], axis=0)

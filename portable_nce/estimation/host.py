@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._core.checks import check_floating
-from .._core.namespace import is_array, namespace_of
+from .._core.namespace import common_namespace, is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 
@@ -20,6 +20,7 @@ __all__ = [
     "array_of",
     "columns_of",
     "has_numbered_categories",
+    "is_missing",
     "labels_of",
     "library_name",
     "numpy_of",
@@ -40,32 +41,22 @@ def on_host(name: str, values: Any) -> Array:
     It is a NumPy array, since training small critics gains nothing from a device or a compiler. Without NumPy it stays
     in its library.
     """
-    if hasattr(values, "to_numpy"):
-        values = values.to_numpy()
-    if is_array(values) and getattr(getattr(values, "dtype", None), "kind", "f") != "O":
-        namespace_of(values)  # refuses masked arrays, sparse tensors and the like
     try:
         import numpy as np  # noqa: PLC0415  (optional)
     except ImportError:
         return _in_its_library(name, values)
-    x = np.asarray(_plain(values))
+    x = _read(np, name, values)
     if x.dtype.kind in "cmMV":
         raise TypeError(f"{name}: expected real numbers or categories, got {x.dtype}; pass real columns")
     if x.ndim not in {1, 2} or 0 in x.shape:
         raise ValueError(f"{name}: expected shape (N, D) or (N,), got {x.shape}")
-    if x.dtype.kind in "iuf":
-        columns = x.reshape(len(x), -1).astype(np.float64)
-        is_categorical = x.dtype.kind in "iu" and x.ndim == 1 and len(np.unique(x)) <= MOST_INDICATORS
-        return _indicators(np, columns[:, 0]) if is_categorical else columns
-    columns = x.reshape(len(x), -1)
-    cells: list[Any] = columns.ravel().tolist()
-    if any(value is None or value != value for value in cells):  # noqa: PLR0124  (NaN)
-        raise ValueError(f"{name}: expected a value in each row, got some that are missing; leave these rows out")
-    if x.dtype.kind == "O":
-        columns = _numbers_or_names(np, name, columns)
-    if columns.dtype.kind == "f":
-        return columns
-    return np.concatenate([_indicators(np, columns[:, k]) for k in range(columns.shape[1])], axis=1)
+    if _holds_numbers(x):
+        return x.reshape(len(x), -1).astype(np.float64)
+    parts = [
+        column[:, None].astype(np.float64) if _holds_numbers(column, x.ndim) else _indicators(np, column)
+        for column in _columns(np, name, x)
+    ]
+    return np.concatenate(parts, axis=1)
 
 
 def array_of(name: str, values: Any) -> Any:
@@ -79,7 +70,7 @@ def array_of(name: str, values: Any) -> Any:
             raise TypeError(
                 f"{name}: expected an array, got {type(values).__name__}; install NumPy to pass lists"
             ) from None
-        values = np.asarray(values)
+        values = _read(np, name, values)
     if not is_array(values):
         raise TypeError(f"{name}: expected an array or a sequence, got {type(values).__name__}")
     if len(values.shape) not in {1, 2} or 0 in tuple(values.shape):
@@ -87,67 +78,105 @@ def array_of(name: str, values: Any) -> Any:
     return values
 
 
-def labels_of(values: Any) -> list[Any]:
+def labels_of(name: str, values: Any) -> list[Any]:
     """Rows of an array or of a sequence as Python's values; rows of a matrix are lists of them."""
     try:
         import numpy as np  # noqa: PLC0415  (optional)
     except ImportError:
         return list(values.tolist()) if hasattr(values, "tolist") else list(values)
-    return list(np.atleast_1d(np.asarray(_plain(values))).tolist())
+    return list(np.atleast_1d(_read(np, name, values)).tolist())
 
 
-def has_numbered_categories(values: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, or what tables have in their place."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)  # noqa: PLR0124  (NaN)
+    except TypeError:  # that of pandas has no truth value
+        return True
+
+
+def has_numbered_categories(name: str, values: Any) -> bool:
     """Whether a column of integers or names has more values than get an indicator each."""
-    values = getattr(values, "to_numpy", lambda: values)()
     try:
         import numpy as np  # noqa: PLC0415  (optional)
     except ImportError:
         return False
-    x = np.asarray(_plain(values))
-    if x.dtype.kind == "f" or (x.dtype.kind in "iu" and x.ndim > 1):
-        return False
-    columns = x.reshape(len(x), -1)
-    return any(len({*columns[:, k].tolist()}) > MOST_INDICATORS for k in range(columns.shape[1]))
+    x = _read(np, name, values)
+    each = [] if _holds_numbers(x) else _columns(np, name, x)
+    return any(len(np.unique(column)) > MOST_INDICATORS for column in each if not _holds_numbers(column, x.ndim))
 
 
-def columns_of(values: Any) -> int:
+def columns_of(name: str, values: Any) -> int:
     """Number of columns of what a user passes, before categories become indicators."""
     shape = getattr(values, "shape", None)
     if shape is None:
-        first = labels_of(values)[0]
+        first = labels_of(name, values)[0]
         return len(first) if isinstance(first, (list, tuple)) else 1
     return int(shape[1]) if len(shape) > 1 else 1
 
 
-def _plain(values: Any) -> Any:
-    """Array of any library as one that NumPy reads."""
+def _read(np: Any, name: str, values: Any) -> Any:
+    """NumPy array of what a user passes; of Python's values if it holds names, or names and numbers."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    of_objects = getattr(getattr(values, "dtype", None), "kind", "f") == "O"
+    if isinstance(values, np.ma.MaskedArray) or (is_array(values) and not of_objects):
+        common_namespace(**{name: values})  # refuses masked arrays, sparse tensors and the like
     if "Tracer" in type(values).__name__:
         raise TypeError(
-            "expected arrays whose entries can be read, got a traced one; call this outside of jit and grad"
+            f"{name}: expected an array whose entries can be read, got a traced one; call this outside of jit and grad"
         )
     if hasattr(values, "detach"):
         values = values.detach().cpu()
     if is_array(values) and "float" in str(values.dtype):
         values = upcast(namespace_of(values), values)
-    return values
+    try:
+        x = np.asarray(values)
+        if x.dtype.kind in "US" and not is_array(values):
+            x = np.asarray(values, dtype=object)  # as text, numbers and missing values are names
+    except ValueError:
+        raise ValueError(f"{name}: expected rows of one length, got rows of several") from None
+    if x.dtype.kind == "O":
+        pythons = np.frompyfunc(lambda cell: cell.item() if isinstance(cell, np.generic) else cell, 1, 1)
+        x = np.asarray(pythons(x), dtype=object)
+        if any(map(is_missing, x.ravel().tolist())):
+            raise ValueError(f"{name}: expected a value in each row, got some that are missing; leave these rows out")
+    return x
 
 
-def _numbers_or_names(np: Any, name: str, columns: Any) -> Any:
-    """Columns of objects as numbers, or as text if there are names."""
-    kinds = {type(value) for value in columns.ravel().tolist()}
-    others = {kind for kind in kinds - {int, float, bool} if not issubclass(kind, (np.bool, np.integer, np.floating))}
+def _holds_numbers(x: Any, axes: int | None = None) -> bool:
+    """Whether an array of so many axes, by default its own, holds numbers that are no categories: floats, or a matrix.
+
+    A column of integers alone is one of categories if it has few values.
+    """
+    return x.dtype.kind == "f" or (x.dtype.kind in "iu" and (x.ndim if axes is None else axes) > 1)
+
+
+def _columns(np: Any, name: str, x: Any) -> list[Any]:
+    """Columns as arrays of numbers, truth values or names."""
+    return [_typed(np, name, column) if column.dtype.kind == "O" else column for column in x.reshape(len(x), -1).T]
+
+
+def _typed(np: Any, name: str, column: Any) -> Any:
+    """Column of Python's values as an array of numbers or of names."""
+    kinds = {type(value) for value in column.tolist()}
+    if kinds <= {int, float, bool}:
+        return np.asarray(column.tolist())
+    others = kinds - {int, float, bool, str, bytes}
     if not others:
-        return columns.astype(np.float64)
-    if others <= {str, np.str_}:
-        return columns.astype(str)
-    names = ", ".join(sorted(kind.__name__ for kind in others - {str, np.str_}))
+        return column.astype(str)
+    names = ", ".join(sorted(kind.__name__ for kind in others))
     raise TypeError(f"{name}: expected numbers or names, got {names}; convert them")
 
 
 def _indicators(np: Any, column: Any) -> Any:
-    """An indicator of each value, one value left out if there are two, or codes of many values."""
+    """An indicator of each value, one left out if there are two; many integers as they are, codes of many names."""
     values, codes = np.unique(column, return_inverse=True)
     codes = codes.reshape(-1).astype(np.float64)
+    if len(values) > MOST_INDICATORS and column.dtype.kind in "iu":
+        return column[:, None].astype(np.float64)
     if len(values) <= 2 or len(values) > MOST_INDICATORS:  # noqa: PLR2004  (one indicator tells two values)
         return codes[:, None]
     return (codes[:, None] == np.arange(len(values))).astype(np.float64)

@@ -399,7 +399,7 @@ def _estimated(
         with progress_bar(study.trainings(splits) if progress else 0) as bar:
             found = study.run(splits, bar.update)
         flags = (*sample.flags, *(("near copies",) if sample.has_near_copies(random) else ()))
-    if not fitter.kernels and name != "own" and any(map(has_numbered_categories, (x, y))):
+    if not fitter.kernels and name != "own" and any(map(has_numbered_categories, "xy", (x, y))):
         flags = (*flags, "many categories")
     kinds = Counter(" with ".join(names) for names in found.names)
     used = " and ".join(f"{kind} in {count}" for kind, count in kinds.items()) + f" of {len(found.names)} reports"
@@ -419,7 +419,7 @@ def _estimated(
         version(),
         library_name(sample.x),
         categories,
-        (columns_of(x), columns_of(y)),
+        (columns_of("x", x), columns_of("y", y)),
         (int(sample.x.shape[1]), int(sample.y.shape[1])),
         max(len(rows) for rows in sample.clusters.rows) if sample.clusters.ordered else 0,
     )
@@ -447,6 +447,8 @@ def _random(rng: Any) -> tuple[int | None, Random]:
         number = int(rng.integers(2**63 - 1))
     if number is None:
         raise TypeError(f"rng: expected an integer, random.Random or numpy.random.Generator, got {type(rng).__name__}")
+    if number < 0:
+        raise ValueError(f"rng: expected an integer from 0 on, got {number}")
     return number, Random(number)  # noqa: S311
 
 

@@ -134,7 +134,11 @@ class Fitter(NamedTuple):
         def scores(x: Pairs, y: Pairs) -> Array:
             x, y = self.trainer.library.entered(x), self.trainer.library.entered(y)
             found = [self.trainer.scores(model.parameters, x.x, y.y) for model in models]
-            return on_host("critic", sum(found[1:], found[0]) / len(found))
+            result = on_host("critic", sum(found[1:], found[0]) / len(found))
+            xp = namespace_of(result)
+            if not bool(xp.all(xp.isfinite(xp.max(result, axis=1)))):
+                raise ValueError("critic: expected scores with a finite largest one in each row, got NaN or infinity")
+            return result
 
         return Model(scaled, scores, 1, ("own",), all(model.converged for model in models))
 

@@ -29,4 +29,6 @@ class ResultRecord:
 def _plain(value: Any) -> Any:
     if isinstance(value, ResultRecord):
         return value.to_dict()
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
     return None if isinstance(value, float) and math.isnan(value) else value

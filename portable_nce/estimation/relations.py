@@ -9,9 +9,10 @@ from typing import Any
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
-from .host import on_host
+from .host import array_of, on_host
 from .records import ResultRecord
 from .result import FLAGS, MutualInformation
+from .sample import entered
 from .statistics import SLOWEST, holm, p_value, quantile
 
 __all__ = ["ColumnInformation", "ColumnTable", "ConditionalInformation", "by_column", "conditional", "third_numbers"]
@@ -131,12 +132,9 @@ class ConditionalInformation(ResultRecord):
 
 def third_numbers(given: Any, y: Any) -> Array:
     """Finite matrix of a third variable, with as many rows as y."""
-    y, given = on_host("y", y), on_host("given", given)
+    y, given = on_host("y", y), entered("given", given)
     if given.shape[0] != y.shape[0]:
         raise ValueError(f"given: expected {y.shape[0]} rows, as in y, got {given.shape[0]}")
-    xp = namespace_of(given)
-    if not bool(xp.all(xp.isfinite(given))):
-        raise ValueError("given: expected finite numbers, got some that are infinite; leave these rows out")
     return given
 
 
@@ -222,11 +220,12 @@ def by_column(
     estimate: Callable[[Any, Any], MutualInformation], x: Any, y: Any, names: Sequence[str] | None
 ) -> ColumnTable:
     """Estimates of each column of x with y, and probabilities corrected for the number of columns."""
-    x = on_host("x", x)
-    labels = [str(k) for k in range(x.shape[1])] if names is None else [str(name) for name in names]
-    if len(labels) != x.shape[1]:
-        raise ValueError(f"names: expected a name of each of the {x.shape[1]} columns, got {len(labels)}")
-    found = [estimate(x[:, k], y) for k in range(x.shape[1])]
+    x = array_of("x", x)
+    columns = [x] if len(x.shape) == 1 else [x[:, k : k + 1] for k in range(x.shape[1])]
+    labels = [str(k) for k in range(len(columns))] if names is None else [str(name) for name in names]
+    if len(labels) != len(columns):
+        raise ValueError(f"names: expected a name of each of the {len(columns)} columns, got {len(labels)}")
+    found = [estimate(column, y) for column in columns]
     withheld = [math.isnan(result.lower) for result in found]
     each = [
         1.0 if gone else p_value(result.bound, result.error, result.settings.groups - result.settings.folds)

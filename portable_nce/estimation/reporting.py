@@ -41,7 +41,7 @@ def reported(found: Found, given: Sequence[str], settings: Settings, labels: Seq
         return errors._replace(value=whole.value + rate * gain)
 
     likely, most = beyond(0.5 * sum(RATES)), beyond(RATES[1])
-    ceiling = min(fold.ceiling for folds in found.whole for fold in folds)
+    ceiling = averaged([summary([fold._replace(bound=fold.ceiling) for fold in folds]) for folds in found.whole]).value
     flags = list(given)
     if null.value - null.margin > NOTHING:
         flags.append("null above zero")

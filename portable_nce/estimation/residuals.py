@@ -33,7 +33,9 @@ MOST_PRODUCTS = 2000
 BETTER = 0.99
 """Relative error of a regression of values, relative to that of normal scores, below which values are taken."""
 SMALLEST = 1e-12
-"""Smallest variance of a column that is not constant, and smallest share of a kernel's features."""
+"""Smallest deviation of residuals that are not rounding errors, and smallest share of a kernel's features."""
+ROUNDING = 2.0**-46
+"""Smallest deviation of a column that is not constant, relative to its largest value."""
 RESIDUALS = (
     Statistic("covariance of residuals", 3.0),
     Statistic("covariance of squared residuals, and of residuals weighted by the third variable", 1.0),
@@ -95,9 +97,15 @@ def _largest(sums: Array, multipliers: Array) -> Array:
 def _standard_columns(x: Array) -> Array:
     """Columns with mean 0 and deviation 1, cut off; constant columns are 0."""
     xp = namespace_of(x)
+    return _standardised(x, ROUNDING * xp.max(xp.abs(x), axis=0))
+
+
+def _standardised(x: Array, smallest: Array | float) -> Array:
+    """Columns with mean 0 and deviation 1, cut off; those with deviations up to the smallest are 0."""
+    xp = namespace_of(x)
     x = x - xp.mean(x, axis=0)
     deviations = xp.sqrt(xp.mean(x * x, axis=0))
-    known = deviations > SMALLEST
+    known = deviations > smallest
     x = xp.where(known, x / xp.where(known, deviations, xp.ones_like(deviations)), xp.zeros_like(x))
     return xp.minimum(xp.maximum(x, xp.full_like(x[:1, :1], -LIMIT)), xp.full_like(x[:1, :1], LIMIT))
 
@@ -135,10 +143,10 @@ class Regression(NamedTuple):
         """Standardised residuals of columns, of values or of normal scores, whichever z explains better."""
         xp, width = namespace_of(x), x.shape[1]
         if not cut:
-            return _standard_columns(self._left(_standard_columns(x))[0])
+            return _standardised(self._left(_standard_columns(x))[0], SMALLEST)
         found, errors = self._left(xp.concat([_standard_columns(x), own_normal_scores(x)], axis=1))
         values, scores = found[:, :width], found[:, width:]
-        return _standard_columns(xp.where(errors[:width] < BETTER * errors[width:], values, scores))
+        return _standardised(xp.where(errors[:width] < BETTER * errors[width:], values, scores), SMALLEST)
 
     def _left(self, targets: Array) -> tuple[Array, Array]:
         """Residuals of each column and their mean squares, by the most flexible regression of nearly the least error.

@@ -13,10 +13,10 @@ from .categories import PairedRows, Within, category_codes
 from .dependence import correlation_time, has_near_copies, is_serial
 from .features import indices
 from .folds import MANY, Clusters, blocks, by_label
-from .host import on_host
+from .host import is_missing, on_host
 from .repeats import equal_rows, has_codes
 
-__all__ = ["Sample", "sample_of"]
+__all__ = ["LEAST_ROWS", "Sample", "entered", "sample_of"]
 
 LEAST_ROWS, FEWEST = 48, 10
 """Fewest rows, and fewest groups of equal size for a reliable error."""
@@ -126,7 +126,8 @@ def sample_of(
     `given`: label of each row's category of a third variable. What it explains of both arrays is no sign of a series.
     `least`: fewest rows.
     """
-    x, y = (_entered(name, z) for name, z in (("x", x), ("y", y)))
+    x, y = (entered(name, z) for name, z in (("x", x), ("y", y)))
+    x, y = (namespace_of(x).astype(z, namespace_of(x).result_type(x, y)) for z in (x, y))  # of libraries beside NumPy
     count = int(x.shape[0])
     _check_axes(x, y, least)
     if int(y.shape[0]) != count:
@@ -202,7 +203,7 @@ def _unlabelled(x: Array, y: Array, a: Array, b: Array) -> tuple[Clusters, list[
     return Clusters(found.clusters), flags + (["serial dependence"] if is_ordered else [])
 
 
-def _entered(name: str, z: Any) -> Array:
+def entered(name: str, z: Any) -> Array:
     """Finite matrix whose squares neither overflow nor underflow."""
     z = on_host(name, z)
     xp = namespace_of(z)
@@ -228,9 +229,9 @@ def _labels(name: str, labels: Any, count: int) -> list[Any]:
     result = list(labels.tolist()) if hasattr(labels, "tolist") else list(labels)
     if len(result) != count:
         raise ValueError(f"{name}: expected a label of each of the {count} rows, got {len(result)}")
-    result = [float(z) if is_array(z) else z for z in result]
+    result = [z.item() if hasattr(z, "item") else z for z in result]  # of sequences of NumPy's values
     if any(not isinstance(z, Hashable) for z in result):
         raise TypeError(f"{name}: expected a number, a name or a time for each row, got lists or the like")
-    if any(z is None or z != z for z in result):  # noqa: PLR0124  (NaN)
+    if any(map(is_missing, result)):
         raise ValueError(f"{name}: expected a label of each row, got some that are missing; leave these rows out")
     return result

@@ -230,6 +230,8 @@ def table(results: Mapping[str, MutualInformation], *, units: Units = "nats") ->
         raise TypeError(f"results: expected a mapping of names to results, got {type(results).__name__}")
     rows = []
     for name, found in results.items():
+        if not hasattr(found, "settings"):
+            raise TypeError(f"results: expected results of mutual_information, got {type(found).__name__} for {name!r}")
         made, size = found.settings, SIZES[units]
         rows.append(
             TableRow(

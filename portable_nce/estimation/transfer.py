@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._core.checks import as_integer, check_whole_number
-from .._core.namespace import is_array, namespace_of
+from .._core.checks import check_whole_number
+from .._core.namespace import namespace_of
 from .host import array_of
 from .information import mutual_information
 from .options import Samples, with_options_explained
 from .relations import ConditionalInformation
 from .result import MutualInformation
+from .sample import LEAST_ROWS, entered
 
 __all__ = ["transfer_entropy"]
 
@@ -82,9 +83,11 @@ def transfer_entropy(
     count = int(y.shape[0])
     if int(x.shape[0]) != count:
         raise ValueError(f"target: expected {x.shape[0]} rows, as in source, got {count}")
+    for name, series in (("source", x), ("target", y)):
+        entered(name, series)
     first = max(*lags, past)
-    if first >= count:
-        raise ValueError(f"lag: expected lags and a past below the {count} rows, got {first}")
+    if count - first < LEAST_ROWS:
+        raise ValueError(f"lag: expected lags and a past that leave {LEAST_ROWS} of {count} rows, got {first}")
     found: MutualInformation | ConditionalInformation = mutual_information(
         _delayed(x, lags, first),
         _delayed(y, (0,), first),
@@ -98,7 +101,7 @@ def transfer_entropy(
 
 def _lags(lag: Any) -> list[int]:
     """Lags of the source."""
-    if as_integer(lag) is not None or isinstance(lag, (str, bytes)) or not (is_array(lag) or hasattr(lag, "__iter__")):
+    if not hasattr(lag, "__iter__") or getattr(lag, "shape", None) == () or isinstance(lag, (str, bytes)):
         return [check_whole_number("lag", lag)]
     lags = [check_whole_number("lag", each) for each in lag]
     if not lags or len({*lags}) < len(lags):

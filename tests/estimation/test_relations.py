@@ -205,7 +205,7 @@ def test_centres_and_scales_of_categories() -> None:
         ("subject", TypeError, "given: expected a value of each row, got str"),
         ([], ValueError, "given: expected a value of each row, got none"),
         (A[:299], ValueError, "given: expected 300 rows, as in y, got 299"),
-        ([math.inf, *A[1:]], ValueError, "given: expected finite numbers, got some that are infinite"),
+        ([math.inf, *A[1:]], ValueError, "given: expected finite numbers, got some that are NaN or infinite"),
     ],
 )
 def test_third_variables_that_are_refused(given: Any, error: Any, words: str) -> None:

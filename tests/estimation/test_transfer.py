@@ -103,8 +103,9 @@ def test_categories_have_a_limit() -> None:
         ({"lag": (1, 0)}, ValueError, "lag: expected at least 1, got 0"),
         ({"lag": "1"}, TypeError, "lag: expected an integer, got str"),
         ({"lag": (1, 1)}, ValueError, r"lag: expected one or more different lags, got \[1, 1\]"),
-        ({"lag": 60}, ValueError, "lag: expected lags and a past below the 60 rows, got 60"),
-        ({"lag": 20}, ValueError, "at least 48 rows, got 40"),
+        ({"lag": np.array(2)}, TypeError, "lag: expected an integer, got ndarray"),
+        ({"lag": 60}, ValueError, "lag: expected lags and a past that leave 48 of 60 rows, got 60"),
+        ({"lag": 20}, ValueError, "lag: expected lags and a past that leave 48 of 60 rows, got 20"),
         ({"past": 0}, ValueError, "past: expected at least 1, got 0"),
     ],
 )
