@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_block_size,
     check_bool,
@@ -25,6 +26,7 @@ from .._core.checks import (
     temperature_of,
     warn_of_negative,
 )
+from .._core.equality import is_fixed
 from .._core.namespace import (
     common_namespace,
     device_of,
@@ -250,6 +252,13 @@ def check_similarity(chosen: Similarity, call: Call) -> None:
         )
 
 
+def check_prepared(chosen: Similarity, call: Call) -> None:
+    """Have a similarity's own errors before ranks exchange arrays, when other ranks would wait."""
+    if call.options.across is not None and call.options.across.check and not is_fixed(chosen.prepare):
+        x, y = (stop_gradient(z) for z in (call.x, call.y))
+        chosen.prepare(x, y, 1.0)
+
+
 def check_both_directions(
     shape: tuple[int, int], pairing: Pairing, objective: Any, reduction: ReductionName, per_row: dict[str, bool]
 ) -> None:
@@ -341,7 +350,10 @@ def checked(call: Call) -> Call:
 def agree_on_arguments(across: Ranks, call: Call, compared: dict[str, Any]) -> Shards:
     """Shards of the batch, once ranks have compared sizes and the named values."""
     n_rows, (n_columns, width), pairing = call.x.shape[0], call.y.shape, call.pairing
-    compared = {"features": width, **compared, **(call.layout.agreed_on or {})}
+    of_rows = call.x.shape[1]
+    compared = {"features": width if of_rows == width else (of_rows, width), **compared}
+    compared["columns of labels"] = next((x.shape[1] for x in pairing.rows if len(x.shape) > 1), None)
+    compared |= call.layout.agreed_on or {}
     if call.layout.replicated:
         compared[f"rows of {call.names[1]}"] = n_columns - n_rows if pairing.extra_columns else n_columns
         n_columns = n_rows if pairing.extra_columns else n_columns
@@ -354,10 +366,10 @@ def agree_on_arguments(across: Ranks, call: Call, compared: dict[str, Any]) -> S
     return agree(across, report, call.x)
 
 
-def _columns_of_pairs(call: Call) -> int:
-    """Number of columns of all ranks by the arrays of pairs, without those that ranks share; 0 without such arrays."""
+def _columns_of_pairs(call: Call) -> int | None:
+    """Number of columns of all ranks by the arrays of pairs, if there are any, without those that ranks share."""
     pairs = [*call.pairing.pairs, *(() if call.options.mask is None else (call.options.mask,))]
-    return shape_of("mask", pairs[0], "(N, K)")[1] - call.n_common if pairs and call.gathers_columns else 0
+    return max(shape_of("mask", pairs[0], "(N, K)")[1] - call.n_common, 0) if pairs and call.gathers_columns else None
 
 
 def _check_pairing(call: Call) -> bool:
@@ -369,7 +381,8 @@ def _check_pairing(call: Call) -> bool:
     n_rows, n_columns = x.shape[0], call.y.shape[0]
     n_columns += n_rows * len(call.partners)
     _check_fits(pairing, call.names, (n_rows, n_columns), across=across and not call.shares_columns)
-    pair_shape = (n_rows, _columns_of_pairs(call) + call.n_common if across else n_columns)
+    of_all = _columns_of_pairs(call)
+    pair_shape = (n_rows, n_columns if of_all is None else of_all + call.n_common)
     if mask is not None:
         check_mask(namespace_of(mask), "mask", mask, pair_shape)
     for part, arrays, expected in (

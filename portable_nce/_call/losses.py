@@ -32,6 +32,7 @@ from .entry import (
     check_hardness,
     check_objective,
     check_objective_across,
+    check_prepared,
     check_similarity,
     checked,
     checked_options,
@@ -176,19 +177,14 @@ def contrast_embeddings(
     The objective and the `factor` of the loss may be functions of the temperature (or logit scale) and `parameters`,
     which are numbers or arrays of one entry. The result has the dtype of the arrays, or `dtype`.
     """
-    first = next(iter(embeddings.values()))
-    warn_of_scale(options, first)
+    warn_of_scale(options, next(iter(embeddings.values())))
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
-    result = _computed(Call(embeddings, options, parameters, objective, pairing, layout, dtype), factor)
-    warn_of_arrays(options, first)
-    if "logit_bias" in parameters:
-        # In a sum over pairs that are mostly negative, it is below 0.
-        warn_of_number("logit_bias", parameters["logit_bias"], first, most=1.0)
-    return result
+    return _computed(Call(embeddings, options, parameters, objective, pairing, layout, dtype), factor)
 
 
 def _computed(call: Call, factor: Callable[[dict[str, Any]], Any] | None) -> Array:
     fixed_objective, self_contrast = isinstance(call.objective, OBJECTIVES), len(call.embeddings) == 1
+    given, first = call, next(iter(call.embeddings.values()))
     call, objective_of = call._replace(options=checked_options(call.options)), call.objective
     chosen = resolve_similarity(call.options.similarity)
     call = checked(call)
@@ -197,8 +193,14 @@ def _computed(call: Call, factor: Callable[[dict[str, Any]], Any] | None) -> Arr
 
     objective = objective_of if fixed_objective else objective_of(call.numbers)
     hardness = check_hardness(options.hardness, objective)
+    # As long as other ranks would hear of a warning that is an error.
+    warn_of_arrays(given.options, first)
+    if "logit_bias" in given.numbers:
+        # In a sum over pairs that are mostly negative, it is below 0.
+        warn_of_number("logit_bias", given.numbers["logit_bias"], first, most=1.0)
     numbers, shards = call.numbers, None
     if across is not None:
+        check_prepared(chosen, call)
         # Ranks that differ here would exchange different sums and hang; the pairing of a full queue has no flags.
         coupled = across.check and couples_rows(objective, x)
         shards = agree_on_arguments(across, call, {"pairing": call.pairing, "coupling of rows": coupled})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,29 @@ LOSSES = ("info_nce", "flat_nce", "nt_xent", "dcl", "clip")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            print(end="", flush=True)  # an error at exit could not be caught
+    except BrokenPipeError:  # as of `| head`
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+    return 1
+
+
+def _drop_output() -> None:
+    """Discard what standard output does not take: Python would write it again at exit, and print a traceback."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run a command and return its exit status."""
     options, unknown = _parser().parse_known_args(arguments)
     if unknown:
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -22,6 +22,7 @@ from .._core.namespace import namespace_of
 from .._losses import in_batch, views
 from .course import Course, Digits, matches
 from .libraries import OpenLibrary, open_library, require
+from .picture import check_writable, draw
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,6 +95,7 @@ def demo(backend: str, loss: str, output: Path, iterations: int, seed: int) -> i
     """Train, then print and draw the results on held-out digits."""
     require(NEEDED, "demo")
     library = open_library(backend)
+    check_writable(output)
     digits = load_digits()
     title = LOSSES[loss][0]
     print(f"Matching left with right halves of handwritten digits by {title}")
@@ -102,9 +104,6 @@ def demo(backend: str, loss: str, output: Path, iterations: int, seed: int) -> i
     print("takes about ten seconds on one core, and 200 MB of memory; other libraries than NumPy take more")
     course = train(library, loss, digits, iterations, seed)
     _report(course, loss, digits)
-
-    from .picture import draw
-
     draw(course, digits, title, library.name, output)
     print(f"\npicture: {output}")
     return 0

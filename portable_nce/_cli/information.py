@@ -19,7 +19,8 @@ from ..estimation import (
     table,
 )
 from .libraries import Refused, require
-from .tables import Columns, arrays_of, read_array, read_labels
+from .picture import check_writable
+from .tables import Columns, read_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,9 +37,13 @@ def information(options: Namespace) -> int:
     groups, order = (_labels(name, columns, len(x)) for name in (options.groups, options.order))
     if order and isinstance(order[0], (str, bytes)):
         print(f"{options.order}: the times are names, sorted as text", file=sys.stderr)
-    given = _third(options.given, columns, len(x))
-    if options.units == "bits" and given is not None and given.dtype.kind == "f":
+    given = _rows_of(options.given, columns, len(x))
+    given_numbers = given is not None and given.dtype.kind == "f"
+    if options.units == "bits" and given_numbers:
         raise Refused("--units bits: expected categories as a third variable, got numbers; their results are in nats")
+    has_matplotlib = find_spec("matplotlib") is not None
+    if has_matplotlib and not given_numbers:
+        check_writable(options.output)
     rows = {"given": given, "groups": groups, "order": order, "rng": options.seed}
     try:
         tested = independence_test(x, y, **rows) if options.test else None
@@ -62,11 +67,11 @@ def information(options: Namespace) -> int:
     if isinstance(result, ConditionalInformation):
         print("no picture: there is none given numbers", file=where)
         return 0
-    if find_spec("matplotlib") is None:
+    if not has_matplotlib:
         print("no picture: Matplotlib is not installed", file=where)
         return 0
     axes = result.plot()
-    axes.set_title(names)
+    axes.set_title(names, parse_math=False)  # a name may have dollar signs
     replaced = ", in place of the file of that name" if options.output.exists() else ""
     axes.figure.savefig(options.output, dpi=120)
     print(f"picture: {options.output}{replaced}", file=where)
@@ -115,38 +120,32 @@ def _loaded(files: list[str]) -> tuple[Values, Values, Columns | None]:
         return columns.read(files[1]), columns.read(files[2]), columns
     first, *rest = map(Path, files)
     if len(rest) == 1:
-        x = _rows(first, read_array(first))
+        x = read_array(first)
         return x, read_array(rest[0], rows=len(x)), None
     if rest or first.suffix != ".npz":
         raise Refused("expected two files, one file with names of columns, or one npz file with the arrays x and y")
-    found = arrays_of(first)
-    names = ["x", "y"] if {"x", "y"} <= found.keys() else [*found]
+    found = Columns.of(first)
+    names = ["x", "y"] if {"x", "y"} <= found.arrays.keys() else [*found.arrays]
     if len(names) != 2:  # noqa: PLR2004  (x and y)
         raise Refused(f"{first}: expected arrays x and y, got {', '.join(names)}")
-    x, y = (found[name] for name in names)
-    return _rows(first, x), y, None
+    x, y = map(found.read, names)
+    return x, y, None
 
 
 def _labels(name: str | None, columns: Columns | None, rows: int) -> list[Any] | None:
     """Label or time of each row, from a column of the table or from a file."""
-    if name is None:
+    found = _rows_of(name, columns, rows)
+    if found is None:
         return None
-    if columns is not None and columns.has(name):
-        return list(columns.read(name).tolist())
-    return read_labels(Path(name), rows)
+    if found.size != len(found):
+        raise Refused(f"{name}: expected one column, got shape {found.shape}")
+    return list(found.ravel().tolist())
 
 
-def _third(name: str | None, columns: Columns | None, rows: int) -> Values | None:
-    """Third variable, from columns of the table or from a file."""
+def _rows_of(name: str | None, columns: Columns | None, rows: int) -> Values | None:
+    """Array of an option, from columns of the table or from a file; whole numbers are integers."""
     if name is None:
         return None
     if columns is not None and columns.has(name):
         return columns.read(name, whole=True)
     return read_array(Path(name), whole=True, rows=rows)
-
-
-def _rows(path: Path, x: Values) -> Values:
-    """Array of at least one axis."""
-    if x.ndim == 0:
-        raise Refused(f"{path}: expected rows of values, got a single one")
-    return x

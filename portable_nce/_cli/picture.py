@@ -1,4 +1,4 @@
-"""Picture of the demonstration."""
+"""Pictures: whether they can be written, and that of the demonstration."""
 
 from __future__ import annotations
 
@@ -7,14 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from .. import bounds
 from .course import matches
+from .libraries import Refused
 
 if TYPE_CHECKING:
     from .course import Course, Digits
 
-__all__ = ["draw"]
+__all__ = ["check_writable", "draw"]
 
 SHOWN = 8
 """Number of held-out digits shown with their retrieved halves: the first ones, right or wrong."""
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a picture that cannot be written, before the work."""
+    target = path.resolve()  # of a link
+    is_new = not target.exists()
+    try:
+        target.open("ab").close()
+    except OSError as error:
+        raise Refused(f"--output: expected a file that can be written, got {str(path)!r}: {error.strerror}") from error
+    if is_new:
+        target.unlink(missing_ok=True)
 
 
 def draw(course: Course, digits: Digits, title: str, backend: str, output: Path) -> None:

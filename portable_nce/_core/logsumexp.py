@@ -6,6 +6,8 @@ import math
 from typing import NamedTuple
 
 from .autodiff import stop_gradient
+from .checks import is_empty
+from .namespace import namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
@@ -32,6 +34,12 @@ class ExpSum(NamedTuple):
         """Logarithm of a sum with a shift, -inf or inf if its largest term is."""
         top: Array = self.top
         return top + self.log_total(xp)
+
+
+def largest_along(scores: Array, axis: int) -> Array:
+    """Largest scores along an axis, a constant; -inf if it has none, as in a tile of a rank without rows."""
+    xp, scores = namespace_of(scores), stop_gradient(scores)
+    return xp.sum(scores, axis=axis) - math.inf if is_empty(scores) else xp.max(scores, axis=axis)
 
 
 def exponentials(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, Array]:

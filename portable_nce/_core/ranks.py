@@ -200,14 +200,30 @@ def propagates_errors(loss: Callable[Parameters, Result]) -> Callable[Parameters
                 RANKS_MAY_BE_EMPTY.reset(token)
         except Exception:
             if not call.exchanging:
-                with suppress(Exception):  # a failure of the group would hide the error
-                    call.communicator.tell([_REFUSED] * _N_NUMBERS)
+                _refuse(call)
             raise
 
     return programmed(wrapper)
 
 
-_REFUSED = -1
+def refusing(ranks: Any, check: Callable[..., Result], *arguments: Any) -> Result:
+    """Result of a check of arguments before a loss; if it raises, all ranks do."""
+    if not isinstance(ranks, Ranks) or not ranks.check or ranks.communicator.size == 1:
+        return check(*arguments)
+    try:
+        return check(*arguments)
+    except Exception:
+        _refuse(ranks)
+        raise
+
+
+def _refuse(ranks: Ranks) -> None:
+    """Tell the other ranks that this one refuses its arguments."""
+    with suppress(Exception):  # a failure of the group would hide the error
+        ranks.communicator.tell([_REFUSED] * _N_NUMBERS)
+
+
+_REFUSED = _NO_MASK = -1
 _N_NUMBERS = 6
 """Number of integers that each rank sends before a loss."""
 _OF_EACH_RANK = frozenset({"across", "block_size"})
@@ -217,8 +233,8 @@ _OF_EACH_RANK = frozenset({"across", "block_size"})
 class RankReport(NamedTuple):
     """Sizes and values that ranks compare before a loss, besides its arguments.
 
-    `rows` and `columns` may differ between ranks; `options` must not. `mask_columns`: number of columns of a mask, 0
-    without one. `largest`: largest column index in the argument `named`. Without checks, rows and columns are assumed
+    `rows` and `columns` may differ between ranks; `options` must not. `mask_columns`: number of columns of a mask, if
+    there is one. `largest`: largest column index in the argument `named`. Without checks, rows and columns are assumed
     to be equal on all ranks, and options are ignored.
     """
 
@@ -226,7 +242,7 @@ class RankReport(NamedTuple):
     columns: int
     options: dict[str, Any]
     temperature: Any = None
-    mask_columns: int = 0
+    mask_columns: int | None = None
     largest: int = 0
     named: str = "positives"
 
@@ -244,7 +260,8 @@ def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
         raise TypeError(
             f"across: expected arrays of {library}, the library of the group, got those of {adapter_of(like).name}"
         )
-    numbers = [report.rows, report.columns, report.n_temperatures(), report.mask_columns, report.largest]
+    mask_columns = _NO_MASK if report.mask_columns is None else report.mask_columns
+    numbers = [report.rows, report.columns, report.n_temperatures(), mask_columns, report.largest]
     reports = [numbers] * communicator.size
     if isinstance(ranks, _Exchange):
         if adapter_of(like).mode in {"whole", "compiled"}:
@@ -260,13 +277,13 @@ def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
             raise ValueError(f"across: rank {refusing[0]} refused its arguments; its own error says why")
         if len({digest for *_, digest in reports}) > 1:
             _refuse_difference(communicator, text)
-    rows, columns, n_temperatures, mask_columns, largest, *_ = zip(*reports, strict=True)
+    rows, columns, n_temperatures, of_masks, largest, *_ = zip(*reports, strict=True)
     for what, lengths in (("row", rows), ("column", columns)):
         if max(lengths) == 0:
             raise ValueError(
                 f"across: expected at least one {what} on one of the ranks, got none on any; skip the step on all"
             )
-    _check_pairs(mask_columns, largest, sum(columns), report.named)
+    _check_pairs(of_masks, largest, sum(columns), report.named)
     # On a rank with one row, a temperature of one entry can be either; the other ranks decide.
     per_row = min(n_temperatures) > 0
     if not per_row and max(n_temperatures) > 1:
@@ -349,7 +366,9 @@ def _check_same(name: str, summaries: Sequence[_Summary]) -> None:
 
 def _check_pairs(mask_columns: Sequence[int], largest: Sequence[int], columns: int, named: str) -> None:
     """Check masks and column indices against the number of columns of all ranks."""
-    wrong = [number for number in mask_columns if number not in (0, columns)]  # a set would fix sizes in torch.compile
+    wrong = [
+        number for number in mask_columns if number not in (_NO_MASK, columns)
+    ]  # a set would fix sizes in torch.compile
     if wrong:
         raise ValueError(f"mask: expected the columns of all ranks, {columns}, got {wrong[0]}")
     if max(largest) >= columns:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import all_entries, least, readable_entry
-from .._core.logsumexp import ExpSum, exponentials, merge
+from .._core.logsumexp import ExpSum, exponentials, largest_along, merge
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -101,7 +101,7 @@ class Softmax(Family):
     def accumulate(self, scores: Array, axis: int = 1, *, spare: bool = True) -> tuple[ExpSum, Array]:
         """Exponentials of a tile and their sums along an axis; `spare` scores may be overwritten."""
         xp = self.xp
-        top = None if self.unshifted else stop_gradient(xp.max(scores, axis=axis))
+        top = None if self.unshifted else largest_along(scores, axis)
         if top is not None and self.facts.absent is not None:
             top = xp.where(top <= self.facts.absent, -math.inf, top)
         terms = self.terms(scores, top, axis, spare=spare)

@@ -91,8 +91,6 @@ class PairTerms(Family):
             return self._add_some(term, score, exclude, block)
         if not self.facts.finite:
             score = exclude(score, 0.0)
-        elif self.facts.given and term.fused is None:
-            score = score + 0.0  # a user's function may return it, and results are overwritten
         return self._summed(term, score, block, lambda x: exclude(x, 0.0))
 
     def _add_some(self, term: Term, score: Array, exclude: Exclude, block: Inputs) -> tuple[PairSum, Array]:
@@ -116,9 +114,9 @@ class PairTerms(Family):
             for there in block.present if number is not None else ():
                 number = xp.where(there, number, 0.0)
         number = adapter.count_along(taken, 1, score.dtype) if number is None else number
-        # A user's function may return its argument.
-        kept = xp.where if term.fused is None else adapter.where_in_place
-        sums, slope = self._summed(term, xp.where(taken, score, 0.0), block, lambda x: kept(taken, x, 0.0))
+        sums, slope = self._summed(
+            term, xp.where(taken, score, 0.0), block, lambda x: adapter.where_in_place(taken, x, 0.0)
+        )
         return sums._replace(n_pairs=number), slope
 
     def _summed(
@@ -152,12 +150,15 @@ class PairTerms(Family):
         return sums, of_slopes[0][0] if of_slopes else None
 
     def _term(self, term: Term, score: Array, parameters: Arrays) -> tuple[Array, Arrays]:
-        """A term of scores, and its slopes if needed, in the shape of the scores."""
+        """A term of scores, and its slopes if needed, in the shape of the scores and in memory that may be overwritten.
+
+        A user's function may return its argument, an array of its own, or one entry expanded to this shape.
+        """
         xp, shape = self.xp, tuple(score.shape)
         value, slopes = term.value_and_slopes(score, *parameters, bounded=self.bounded, need_grad=self.need_grad)
 
         def whole(x: Array | None) -> Array | None:
-            if x is None or tuple(x.shape) == shape:
+            if x is None or (term.fused is not None and tuple(x.shape) == shape):
                 return x
             return xp.broadcast_to(x, shape) + xp.zeros_like(score)
 
@@ -182,11 +183,9 @@ class PairTerms(Family):
             if term is None:
                 part = self._no_term(zero, block)
             else:
-                # A user's function may return its argument.
-                kept = xp.where if term.fused is None else adapter_of(score).where_in_place
 
-                def clear(x: Array, taken: Array = taken, kept: Any = kept, by: Array | None = weights) -> Array:
-                    x = kept(taken, x, 0.0)  # 0 times an infinite term would be NaN
+                def clear(x: Array, taken: Array = taken, by: Array | None = weights) -> Array:
+                    x = adapter_of(x).where_in_place(taken, x, 0.0)  # 0 times an infinite term would be NaN
                     return x if by is None else x * xp.where(taken, by, 0.0)
 
                 part, residual = self._summed(term, entries, block, clear, None if weights is None else entry_weights)

@@ -331,10 +331,8 @@ class _Square:
             left, parts = self._exp_sums(carry), []
             own, others = self.passed(left, height)
             for place, k in enumerate(self.tiles_of(start), len(others) - len(left)):
-                # A rank without rows has no largest score of a column.
-                both = self.serves_columns(start, k, height) and (self.shards is None or self.n > 0)
                 columns, at = self.columns_of(start, k)
-                part, of_columns, kept = sums(rows, columns, both, at)
+                part, of_columns, kept = sums(rows, columns, self.serves_columns(start, k, height), at)
                 if of_columns is not None:
                     of_columns = _rows_of(of_columns, height, None) if self.tiles_of.strips else of_columns
                     others[place] = merge(xp, [others[place], of_columns])[0]

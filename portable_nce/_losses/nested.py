@@ -30,6 +30,7 @@ from .._core.equality import EqualByContents
 from .._core.namespace import is_array, is_number, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
+from .._core.ranks import refusing
 from .._core.reduction import add
 from .._core.trees import leaves, mapped
 from .._core.types import ArrayT, Parameters, ReductionName, Result
@@ -169,23 +170,9 @@ class _Matryoshka(EqualByContents):
         return (self.loss, self.widths, self.weights, self.arrays)
 
     def __call__(self, *arguments: Any, **options: Any) -> Array:
-        for name in self.arrays:
-            if name not in options:
-                raise TypeError(f"arrays: expected names of keyword arguments that are given, got {name!r}")
         named = {*self.arrays, *(self.optional & {*options})}
-        nested = [tree for place, tree in enumerate(arguments) if place not in self.whole]
-        nested += [options[name] for name in named]
-        embeddings = [x for tree in nested for x in leaves(tree) if _is_embedding(x)]
-        if not embeddings:
-            raise TypeError(
-                "loss: expected embeddings among the arguments, floating-point arrays of two or three axes, got none; "
-                "name keyword arguments in arrays=..."
-            )
+        embeddings = refusing(options.get("across"), self._embeddings, arguments, options, named)
         full = embeddings[0].shape[-1]
-        for width in self.widths:
-            if width > full:
-                raise ValueError(f"widths: expected at most the {full} features of the embeddings, got {width}")
-        embeddings = [x for x in embeddings if x.shape[-1] == full]
         dtype = common_dtype(namespace_of(embeddings[0]), *embeddings)
         arguments = tuple(x if k in self.whole else mapped(_widened, x) for k, x in enumerate(arguments))
         options = {name: mapped(_widened, tree) for name, tree in options.items()}
@@ -206,6 +193,25 @@ class _Matryoshka(EqualByContents):
         flat = [namespace_of(part).reshape(part, (-1,)) for part in parts]
         weighted = [x if weight == 1 else x * weight for x, weight in zip(flat, self.weights, strict=True)]
         return add(weighted, dtype, reduction)
+
+    def _embeddings(self, arguments: tuple[Any, ...], options: dict[str, Any], named: set[str]) -> list[Array]:
+        """Embeddings of the full width among the arguments."""
+        for name in self.arrays:
+            if name not in options:
+                raise TypeError(f"arrays: expected names of keyword arguments that are given, got {name!r}")
+        nested = [tree for place, tree in enumerate(arguments) if place not in self.whole]
+        nested += [options[name] for name in named]
+        embeddings = [x for tree in nested for x in leaves(tree) if _is_embedding(x)]
+        if not embeddings:
+            raise TypeError(
+                "loss: expected embeddings among the arguments, floating-point arrays of two or three axes, got none; "
+                "name keyword arguments in arrays=..."
+            )
+        full = embeddings[0].shape[-1]
+        for width in self.widths:
+            if width > full:
+                raise ValueError(f"widths: expected at most the {full} features of the embeddings, got {width}")
+        return [x for x in embeddings if x.shape[-1] == full]
 
 
 def _listed(name: str, values: Any) -> list[Any]:

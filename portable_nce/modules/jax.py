@@ -101,7 +101,10 @@ def _mapped(encoder: Callable[..., Any], inputs: tuple[Any, ...], keys: list[jax
 def _joined(arrays: tuple[jax.Array, ...], sizes: list[int], rows: int) -> jax.Array:
     """Concatenated rows of all chunks, or the weighted mean of numbers."""
     if arrays[0].ndim == 1:
-        return sum(size * jnp.sum(x) for x, size in zip(arrays, sizes, strict=True)) / rows  # type: ignore[return-value]
+        dtype = arrays[0].dtype if jnp.issubdtype(arrays[0].dtype, jnp.floating) else jnp.result_type(float)
+        wide = jnp.promote_types(dtype, jnp.float32)
+        total = sum(size * jnp.sum(x.astype(wide)) for x, size in zip(arrays, sizes, strict=True))
+        return (total / rows).astype(dtype)
     for x, size in zip(arrays, sizes, strict=True):
         if x.shape[1] != size:
             raise ValueError(

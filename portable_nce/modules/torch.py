@@ -245,7 +245,8 @@ class Loss(nn.Module):
     def _given(self, name: str) -> Any:
         """Return an option as given, or its default."""
         if name in self.registered:
-            return {**self._parameters, **self._buffers, **self._modules}[name]
+            held = {**self._parameters, **self._buffers, **self._modules}
+            return held[name] if name in held else getattr(self, name)  # of FSDP, or of a parametrization
         return self.options[name] if name in self.options else inspect.signature(self.function).parameters[name].default
 
     def _value(self, *arrays: Any, **options: Any) -> Tensor:
@@ -1209,8 +1210,10 @@ def _joined(sizes: list[int], first: Any, *others: Any) -> Any:
         raise TypeError(f"encoder: expected tensors, in tuples, lists and dicts, got {type(first).__name__}")
     parts = [first, *others]
     if first.ndim == 0:
-        weights = torch.tensor(sizes, dtype=first.dtype, device=first.device) / sum(sizes)
-        return torch.stack(parts) @ weights
+        dtype = first.dtype if first.is_floating_point() else torch.get_default_dtype()
+        wide = torch.promote_types(dtype, torch.float32)  # not a product of vectors, which autocast would round
+        weights = torch.tensor(sizes, dtype=wide, device=first.device) / sum(sizes)
+        return (torch.stack(parts).to(wide) * weights).sum().to(dtype)
     for part, size in zip(parts, sizes, strict=True):
         if len(part) != size:
             raise ValueError(

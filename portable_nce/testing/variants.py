@@ -97,6 +97,15 @@ class Variant:
     cases: Literal["all", "forms", "losses", "modules"] = "losses"
     harmless: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Check what would fail far from here, or run no test."""
+        for name in ("dtypes", "further_dtypes", "slice", "harmless"):
+            if isinstance(value := getattr(self, name), str):
+                raise TypeError(f"{name}: expected a tuple, got {value!r}; write a comma: ({value!r},)")
+        if not self.dtypes or not {*self.dtypes, *self.further_dtypes} <= EPS.keys():
+            got = f"{self.dtypes!r} and further_dtypes={self.further_dtypes!r}"
+            raise ValueError(f"dtypes: expected at least one of {', '.join(EPS)}, got {got}")
+
     def obstacle(self) -> str | None:
         """Reason why this variant cannot run here, or None."""
         if importlib.util.find_spec(self.module) is None:
@@ -568,12 +577,12 @@ def find_variant(name: str) -> Variant:
     known = VARIANTS.get(name) or _OTHERS.get(name)
     if known is not None:
         return known
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    module, _, attribute = name.partition(":")
+    if not (module and attribute):
         raise UnknownVariantError(f"no such variant; expected module:attribute or one of: {', '.join(VARIANTS)}")
     try:
         variant = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UnknownVariantError(str(error)) from error
     if not isinstance(variant, Variant):
         raise UnknownVariantError(f"expected an instance of portable_nce.testing.Variant, got {type(variant).__name__}")

@@ -19,8 +19,9 @@ import pytest
 import portable_nce
 from portable_nce._cli import agreement, main
 from portable_nce._cli.agreement import LIMITS, errors
-from portable_nce._cli.libraries import OpenLibrary, Unavailable, open_library, require
-from portable_nce._cli.tables import read_table
+from portable_nce._cli.libraries import OpenLibrary, Refused, Unavailable, open_library, require
+from portable_nce._cli.picture import check_writable
+from portable_nce._cli.tables import Columns, read_array
 from portable_nce.testing import make_cases
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -409,9 +410,9 @@ def test_a_file_with_semicolons_or_tabs_may_have_decimal_commas(tmp_path: Path, 
     path = tmp_path / "x.csv"
     lines = [separator.join(f"{x}".replace(".", point) for x in row) for row in rows]
     path.write_text("\n".join([separator.join("abc"), *lines]), encoding="utf-8")
-    numpy.testing.assert_array_equal(read_table(path), rows)
+    numpy.testing.assert_array_equal(read_array(path), rows)
     path.write_text("\n".join(separator.join(["1,2,3", "a,b"]) for _ in rows), encoding="utf-8")
-    assert read_table(path).tolist() == [["1,2,3", "a,b"]] * 2
+    assert read_array(path).tolist() == [["1,2,3", "a,b"]] * 2
 
 
 def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,7 +423,12 @@ def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixt
     saved = {"x": x, "few": few, "objects": objects, "empty": few[:0], "number": numpy.float64(1.0)}
     for name, array in saved.items():
         numpy.save(tmp_path / f"{name}.npy", array)
-    for name, arrays in {"both": {"x": x, "y": x}, "three": {"a": few, "b": few, "c": few}, "one": {"x": x}}.items():
+    for name, arrays in {
+        "both": {"x": x, "y": x},
+        "three": {"a": few, "b": few, "c": few},
+        "one": {"x": x},
+        "numbers": {"a": few[0, 0], "x": x},
+    }.items():
         numpy.savez(tmp_path / f"{name}.npz", **arrays)
     whole = (tmp_path / "both.npz").read_bytes()
     damaged, middle = bytearray(whole), len(whole) // 2
@@ -454,6 +460,14 @@ def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixt
         (["x.npy"], "expected two files, one file with names of columns, or one npz file with the arrays x and y"),
         (["table.csv", "=a", "=c"], "table.csv: expected some of the columns a, b, got c"),
         (["table.csv", "=a", "=b", "--groups", "=c"], "c: No such file or directory"),
+        (["numbers.npz", "=a", "=x"], "numbers.npz: expected rows of values in a, got a single one"),
+        (["numbers.npz", "=x", "=a"], "numbers.npz: expected rows of values in a, got a single one"),
+        (["numbers.npz", "=x", "=x", "--groups", "=a"], "numbers.npz: expected rows of values in a, got a single one"),
+        (["numbers.npz", "=x", "=x", "--order", "=a"], "numbers.npz: expected rows of values in a, got a single one"),
+        (["numbers.npz", "=x", "=x", "--given", "=a"], "numbers.npz: expected rows of values in a, got a single one"),
+        (["numbers.npz"], "numbers.npz: expected rows of values in a, got a single one"),
+        (["x.npy", "number.npy"], "number.npy: expected rows of values in number, got a single one"),
+        (["x.npy", "x.npy", "--groups", "x.npy"], "x.npy: expected one column, got shape (60, 2)"),
         (["gaps.csv", "=1", "=2"], "gaps.csv: expected names of columns in the first line, and rows, got 1, 2"),
         (["twice.csv", "=a", "=a"], "twice.csv: expected different names of columns, got 'a' twice"),
         (["x.npy", "=x", "=y"], "x.npy: expected some of the columns x, got y"),
@@ -471,14 +485,17 @@ def test_files_that_are_no_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixt
         (["x.npy", "nothing.csv"], "nothing.csv: the file has no rows"),
         (["x.npy", "binary.csv"], "binary.csv: expected text in UTF-8, got byte 0x80 at position 128"),
         (["x.npy", "ragged.csv"], "ragged.csv: expected 2 values in each line, got [1, 2]"),
-        (["x.npy", "gaps.csv"], "gaps.csv: row 2 has an empty cell"),
-        (["x.npy", "missing.csv"], "missing.csv: row 2 has 'NA' in place of a number"),
+        (["x.npy", "gaps.csv"], "gaps.csv: row 2: expected a value, got ''"),
+        (["x.npy", "missing.csv"], "missing.csv: row 2: expected a value, got 'NA'; leave such rows out"),
         (["x.npy", "objects.npy"], "objects.npy: expected numbers or names, got Python objects"),
         (["x.npy", "three.npz"], "three.npz: expected one array, got a, b, c"),
         (["few.npy", "few.npy"], "x: expected at least 48 rows, got 4"),
         (["empty.npy", "x.npy"], "x: expected shape (N, D) or (N,), got (0, 2)"),
         (["x.npy", "x.npy", "--groups", "folder"], "folder: expected a file, got a folder"),
-        (["x.npy", "x.npy", "--groups", "number.npy"], "number.npy: expected one column, got shape ()"),
+        (
+            ["x.npy", "x.npy", "--groups", "number.npy"],
+            "number.npy: expected rows of values in number, got a single one",
+        ),
     ):
         paths = [name.removeprefix("=") if name.startswith(("--", "=")) else str(tmp_path / name) for name in files]
         assert main(["mi", *paths]) == 2
@@ -495,7 +512,7 @@ def test_what_the_columns_of_a_file_are_taken_for(tmp_path: Path, capsys: pytest
 
     def read(lines: list[str], **options: Any) -> tuple[Any, str]:
         path.write_text("\n".join(lines), encoding="utf-8")
-        return read_table(path, **options), capsys.readouterr().err
+        return read_array(path, **options), capsys.readouterr().err
 
     found, said = read([",value", *(f"{k},{v}" for k, v in enumerate(values))])
     assert "the first column has no name and counts the rows: left out, as an index" in said
@@ -514,6 +531,169 @@ def test_what_the_columns_of_a_file_are_taken_for(tmp_path: Path, capsys: pytest
     found, said = read(["code", "1", "2a", "3"])
     assert found.tolist() == ["1", "2a", "3"]
     assert "column code holds '2a' beside numbers, so all its cells are taken for names" in said
+
+
+def test_names_and_whole_numbers_are_categories_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numpy = pytest.importorskip("numpy")
+    x, noise = numpy.random.default_rng(0).normal(size=(2, 120))
+    subject, hour = numpy.arange(120) % 2, numpy.arange(120) // 2 % 3
+    names = numpy.asarray(["a", "b"])[subject]
+    columns = {"x": x, "y": x + noise, "subject": names, "hour": hour, "weight": [f"{k}.5" for k in hour]}
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    (tmp_path / "table.csv").write_text("\n".join(lines), encoding="utf-8")
+    numpy.savez(tmp_path / "table.npz", x=x, y=x + noise, subject=names, hour=hour, weight=hour + 0.5)
+    both = 3 * subject + hour
+    of_call: Any = portable_nce.estimation.mutual_information(x, x + noise, given=both, rng=0, splits=1, steps=5)
+
+    def given(name: str, wanted: str) -> tuple[Any, str]:
+        more = "--splits", "1", "--steps", "5", "--json", "--output", str(tmp_path / "found.png")
+        assert main(["mi", str(tmp_path / name), "x", "y", "--given", wanted, *more]) == 0
+        said = capsys.readouterr()
+        return json.loads(said.out), said.err
+
+    for name in ("table.csv", "table.npz"):
+        found, said = given(name, "subject,hour")
+        assert (found["settings"]["categories"], found["bound"]) == (6, of_call.bound)
+        assert "holds names" not in said
+        found, said = given(name, "subject,weight")
+        assert found["with_y"]["settings"]["inputs"] == [1, 3]  # x, with y and both columns
+        assert "column subject holds names, the others numbers" in said
+
+
+def test_labels_of_groups_keep_all_their_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numpy = pytest.importorskip("numpy")
+    x, noise = numpy.random.default_rng(0).normal(size=(2, 60))
+    label = 2**60 + numpy.arange(60) // 5
+    lines = [f"{a},{b},{k}" for a, b, k in zip(x, x + noise, label, strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,y,label", *lines]), encoding="utf-8")
+    more = "--splits", "1", "--steps", "5", "--json", "--output", str(tmp_path / "found.png")
+    assert main(["mi", str(tmp_path / "table.csv"), "x", "y", "--groups", "label", *more]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["groups"] == 12
+
+
+@pytest.mark.parametrize("cell", ["1_11", "1_0.5", "\u0661\u0662", "\uff11"])
+def test_a_cell_that_only_python_reads_as_a_number_is_a_name(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(f"{cell}\n{cell}\n", encoding="utf-8")
+    for whole in (False, True):
+        assert read_array(path, whole=whole).tolist() == [cell] * 2
+
+
+@pytest.mark.parametrize("cell", ["-1.5e3", " +7 ", ".5", "inf"])
+def test_a_cell_is_a_number(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(f"{cell}\n", encoding="utf-8")
+    assert read_array(path).tolist() == [float(cell)]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x0b", "\x1c"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_of_a_file_end_at_newlines_alone(tmp_path: Path, separator: str, end: str) -> None:
+    path = tmp_path / "x.csv"
+    names = [f"a{separator}b", "c"]
+    path.write_bytes(end.join([*names, '"d', 'e"']).encode())
+    assert read_array(path).tolist() == [*names, "d\ne"]
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "nan", "NaN", "-nan", "None", "?"])
+@pytest.mark.parametrize("others", [("a", "b"), ("a", "1.0"), ("1.0", "2.0")], ids=" ".join)
+def test_a_missing_value_is_refused_in_every_column(tmp_path: Path, cell: str, others: tuple[str, str]) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(f"{value},1.0" for value in (*others, cell)), encoding="utf-8")
+    words = f"row 3: expected a value, got {cell!r}; leave such rows out of both files, or rename the class"
+    with pytest.raises(Refused, match=re.escape(words)):
+        read_array(path)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="pipes have no names here")
+@pytest.mark.parametrize("kind", ["csv", "npy"])
+def test_a_pipe_is_read_whole(tmp_path: Path, kind: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    values = numpy.arange(2000.0)
+    numpy.save(tmp_path / "x.npy", values)
+    numpy.savetxt(tmp_path / "x.csv", values, header="value", comments="", fmt="%.1f")
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "wb") as file:
+            file.write((tmp_path / f"x.{kind}").read_bytes())
+        numpy.testing.assert_array_equal(read_array(Path(f"/dev/fd/{reader}")), values)
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="pipes have no names here")
+def test_columns_of_a_pipe() -> None:
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "wb") as file:
+            file.write(b"a,b\n1,2\n3,4\n")
+        assert Columns.of(Path(f"/dev/fd/{reader}")).read("b").tolist() == [2.0, 4.0]
+    finally:
+        os.close(reader)
+
+
+def test_names_with_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    pytest.importorskip("matplotlib")
+    x, noise = numpy.random.default_rng(0).normal(size=(2, 60))
+    lines = [f"{a},{b}" for a, b in zip(x, x + noise, strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["cost_$,price_$", *lines]), encoding="utf-8")
+    picture = tmp_path / "found.png"
+    more = "--splits", "1", "--steps", "5", "--output", str(picture)
+    assert main(["mi", str(tmp_path / "table.csv"), "cost_$", "price_$", *more]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("command", ["mi", "demo"])
+def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numpy = pytest.importorskip("numpy")
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("portable_nce._cli.information.mutual_information", None)
+    monkeypatch.setattr("portable_nce._cli.demo.train", None)
+    numpy.savez(tmp_path / "both.npz", x=numpy.arange(60.0), y=numpy.arange(60.0))
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "link.png").symlink_to(tmp_path / "none" / "found.png")
+    files = [str(tmp_path / "both.npz")] if command == "mi" else []
+    for name, reason in (("folder.png", "Is a directory"), ("link.png", "No such file or directory")):
+        output = str(tmp_path / name)
+        assert main([command, *files, "--output", output]) == 2
+        expected = f"--output: expected a file that can be written, got {output!r}: {reason}"
+        assert capsys.readouterr().err == f"python -m portable_nce: {expected}\n"
+
+
+def test_the_check_of_a_picture_leaves_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "old.png").write_bytes(b"old")
+    (tmp_path / "link.png").symlink_to(tmp_path / "new.png")
+    for name in ("old.png", "link.png", "new.png"):
+        check_writable(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.png", "old.png"]
+    assert (tmp_path / "old.png").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("option", [[], ["--help"]], ids=["listing", "help"])
+def test_a_closed_pipe_ends_a_command_quietly(unbuffered: str, option: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "portable_nce", *option]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with os.fdopen(writer, "wb") as file:
+        result = subprocess.run(command, env=env, stdout=file, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.stderr == ""
+    assert result.returncode in ({0, 1} if option else {1})  # some releases of argparse ignore a closed pipe
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_device_is_told_in_one_line(unbuffered: str) -> None:
+    command = [sys.executable, "-m", "portable_nce"]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as file:
+        result = subprocess.run(command, env=env, stdout=file, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "python -m portable_nce: [Errno 28] No space left on device\n"
 
 
 def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from portable_nce._core.registry import adapter_of
 from portable_nce.testing import CASES, make_cases, suite
 from portable_nce.testing.cases import NOT_REDUCED
 from portable_nce.testing.covering import FORMS, covering
-from portable_nce.testing.variants import CHOOSE_BY_DEVICE, started
+from portable_nce.testing.variants import CHOOSE_BY_DEVICE, Variant, started
 
 SUITE = "portable_nce.testing.suite"
 
@@ -152,6 +152,33 @@ def test_the_tests_of_a_case_stand_side_by_side() -> None:
 def test_a_dtype_that_the_variant_does_not_have_is_refused(name: str) -> None:
     (line,) = (line for line in collected(f"--dtype={name}", code=4) if "--dtype" in line)
     assert f"--dtype {name}: numpy runs in float64, float32, float16" in line
+
+
+@pytest.mark.parametrize("name", [":", "numpy:", ":VARIANT", "nupmy"])
+def test_a_name_of_no_variant_is_refused(name: str) -> None:
+    (line,) = (line for line in collected(f"--variant={name}", code=4) if "--variant" in line)
+    assert f"--variant {name}: no such variant; expected module:attribute or one of: numpy, " in line
+
+
+@pytest.mark.parametrize("field", ["dtypes='float64'", "dtypes=()", "dtypes=('float63',)"])
+def test_a_module_with_a_wrong_variant_is_refused(field: str, tmp_path: Path) -> None:
+    code = f"from portable_nce.testing import Variant\nVARIANT = Variant(name='a', module='a', library='a', {field})\n"
+    (tmp_path / "wrong.py").write_text(code, encoding="utf-8")
+    lines = run("--variant=wrong:VARIANT", "--collect-only", code=4, path=str(tmp_path))
+    (line,) = (line for line in lines if "--variant" in line)
+    assert "--variant wrong:VARIANT: dtypes: expected " in line
+
+
+@pytest.mark.parametrize("name", ["dtypes", "further_dtypes", "slice", "harmless"])
+def test_a_text_in_place_of_a_tuple_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name}: expected a tuple, got 'float64'; write a comma: \('float64',\)"):
+        Variant(name="mylib", module="mylib", library="mylib", **{name: "float64"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtypes", [(), ("float63",), ("float64", "double")])
+def test_a_variant_has_dtypes_that_the_suite_knows(dtypes: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="dtypes: expected at least one of float64, float32, float16, bfloat16, got "):
+        Variant(name="mylib", module="mylib", library="mylib", dtypes=dtypes)
 
 
 def test_tests_of_mixed_libraries_need_no_second_library(tmp_path: Path) -> None:

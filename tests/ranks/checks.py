@@ -178,18 +178,40 @@ def check_a_rank_without_rows(group: Any) -> Errors:
     return errors or {"one process": 0.0}
 
 
+def hessian_product(loss: Callable[..., Any], x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Hessian of a loss times a vector, by reverse mode twice."""
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(loss(x), x, create_graph=True)
+    (found,) = torch.autograd.grad((slope * v).sum(), x)
+    return found
+
+
+def check_second_order_without_rows(group: Any) -> Errors:
+    """The last rank has no rows; the other ones have them all."""
+    a, b, labels = embeddings()
+    direction = torch.linspace(-1.0, 1.0, a.numel(), dtype=torch.float64).reshape(a.shape)
+    rank, size, errors = group.rank(), group.size(), dict[str, float]()
+    ends = [*range(size - 1), SAMPLES, SAMPLES]
+    rows = slice(ends[rank], ends[rank + 1])
+    for (name, loss), temperature in itertools.product(LOSSES.items() if size > 1 else (), (0.5, 0.02)):
+
+        def part(x: Any, own: slice, temperature: float = temperature, loss: Any = loss, **options: Any) -> Any:
+            return loss(x, b[own], labels[own], temperature, **options)
+
+        across = pnce.across(group, gradients="summed")
+        wanted = hessian_product(partial(part, own=slice(None)), a, direction)
+        found = hessian_product(partial(part, own=rows, across=across), a[rows], direction[rows])
+        if found.numel():
+            errors[name] = max(errors.get(name, 0.0), distance(found, wanted[rows]))
+    return errors or {"no rows": 0.0}
+
+
 def check_second_order(group: Any) -> Errors:
     """Hessian-vector products, by reverse mode twice."""
     a, b, labels = embeddings()
     direction = torch.linspace(-1.0, 1.0, a.numel(), dtype=torch.float64).reshape(a.shape)
-    rows = own_rows(group)
+    rows, product = own_rows(group), hessian_product
     errors: Errors = {}
-
-    def product(loss: Callable[..., Any], x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        x = x.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(loss(x), x, create_graph=True)
-        (found,) = torch.autograd.grad((slope * v).sum(), x)
-        return found
 
     for (name, loss), convention in itertools.product(LOSSES.items(), ("averaged", "summed")):
         ranks = pnce.across(group, gradients=convention)
@@ -540,6 +562,7 @@ QUICK: dict[str, Check] = {
     "cases": partial(check_cases, each_loss=True),
     "options": check_options,
     "without rows": check_a_rank_without_rows,
+    "second order without rows": check_second_order_without_rows,
     "ddp": check_ddp,
     "compile": partial(check_compile, names=["info_nce"]),
     "queue": check_queue,

@@ -16,6 +16,7 @@ NUMBERS = [
     "cases",
     "options",
     "without rows",
+    "second order without rows",
     "second order",
     "ddp",
     "fsdp",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ranks
 
 ROWS = 5
+GRADIENTS: Final = ("summed", "averaged")
 TOLERANCE = {"float64": 2e-13, "float32": 4e-6}
 EXACT_TOLERANCE = 1e-40
 SHARED = [case.name for case in CASES if is_shared(case)]
@@ -211,11 +212,11 @@ def test_each_pair_of_own_scores_is_seen_by_one_rank(
     monkeypatch.setattr(choice, "is_large", lambda *shape: bool(shape))
     monkeypatch.setattr(two_sided, "_share_of_pairs", counted)
     for size in (2, 3, 4, 5):
-        case = case_named(name, 2 * size)
-        for block_size in ("auto", 3):
+        case, gradients = case_named(name, 2 * size), GRADIENTS[size % 2]
+        for block_size, without in (("auto", ALL_HAVE_SOME), (3, ALL_HAVE_SOME), (3, Without(rows=size // 2))):
             arguments = {**case.arguments, "temperature": temperature}
             blocks = replace(case, arguments=arguments, options={**case.options, "block_size": block_size})
-            for found in compare(variant, blocks, size, "float64", "averaged" if size % 2 else "summed"):
+            for found in compare(variant, blocks, size, "float64", gradients, without=without):
                 assert found.group.marks == ["share of pairs"]
 
 
@@ -378,7 +379,7 @@ def refusals(variant: Variant, call: Callable[[int, pnce.Ranks], Any]) -> list[s
         message = ""
         try:
             call(group.rank, pnce.across(group, gradients="summed"))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, UserWarning) as error:
             message = str(error)
         own, _ = parts[group.rank]
         arrays = case_arrays(variant, own, variant.dtypes[0])
@@ -394,11 +395,33 @@ def embeddings(variant: Variant, rows: int = 2, features: int = 3) -> Any:
     return variant.floats([[float(k + 1 == j) + 0.25 for j in range(features)] for k in range(rows)])
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_an_argument_that_one_rank_refuses_is_told_to_the_others(variant: Variant) -> None:
-    a = embeddings(variant)
-    others, own = refusals(variant, lambda rank, ranks: pnce.clip(a, a, logit_scale=(1.0, -1.0)[rank], across=ranks))
-    assert "rank 1 refused its arguments" in others
-    assert own.startswith("logit_scale: expected")
+    """Also one that a similarity or `matryoshka` refuses, and one that is warned of, if warnings are errors."""
+    a, weight = embeddings(variant), variant.floats([[1.0] * 3] * 3)
+    mask, weights = variant.array([[True] * 4] * 2), variant.floats([1.0, 1.0])
+    similarity = pnce.similarities.bilinear(weight)
+    calls: dict[str, Callable[[int, pnce.Ranks], Any]] = {
+        "logit_scale: expected": lambda k, ranks: pnce.clip(a, a, logit_scale=(1.0, -1.0)[k], across=ranks),
+        "weight: expected shape": lambda k, ranks: pnce.info_nce(
+            a[:, : 3 - k], a, similarity=similarity, temperature=1.0, across=ranks
+        ),
+        "widths: expected at most": lambda k, ranks: pnce.matryoshka(pnce.clip, (3, 2 + 7 * k))(
+            a, a, logit_scale=2.0, across=ranks
+        ),
+        "mask: expected shape": lambda k, ranks: pnce.nnclr(
+            a, a, pushed(a, 2), mask=mask[0, :] if k else mask, across=ranks
+        ),
+        "weights: expected numbers of at least 0": lambda k, ranks: pnce.clip(
+            a, a, logit_scale=2.0, weights=(1.0 - 2.0 * k) * weights, across=ranks
+        ),
+    }
+    for words, call in calls.items():
+        others, own = refusals(variant, call)
+        if words.startswith("weights") and not (others or own):
+            continue  # values cannot be read
+        assert "rank 1 refused its arguments" in others, words
+        assert own.startswith(words), (own, words)
 
 
 def test_ranks_need_a_convention_for_gradients(variant: Variant) -> None:
@@ -534,6 +557,11 @@ def differing(v: Variant, a: Any, k: int) -> dict[str, Callable[..., Any]]:
             pnce.clip, a, a, logit_scale=2.0, similarity=("dot", "cosine")[k]
         ),
         told("steps", "1", "2"): partial(pnce.cpc, a, *steps),
+        told("features", "3", r"\(2, 3\)"): partial(
+            pnce.contrast, a[:, : 3 - k], a, objective="info_nce", similarity=lambda x, y: x @ y[:, : x.shape[1]].T
+        ),
+        told("columns of labels", "4", "3"): partial(pnce.supcon, a, truths[:, : 4 - k]),
+        "mask: expected the columns of all ranks, 4, got 0": partial(pnce.info_nce, a, a, mask=truths[:, : 4 - 4 * k]),
     }
 
 
