@@ -46,7 +46,7 @@ from ._core.numerics import (
     normalize,
     upcast,
 )
-from ._core.pair_functions import CAUCHY, EUCLIDEAN, Elementwise, PairFunction, guarded_products
+from ._core.pair_functions import CAUCHY, EUCLIDEAN, Elementwise, OwnFunction, PairFunction, guarded_products
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, Parameters, Result, SimilarityName
@@ -707,7 +707,8 @@ def elementwise(
             f"compose the functions: those of distances are elementwise functions of 'neg_sq_euclidean', too"
         )
     prepare = Apart(inner.prepare) if inner.inner_product else inner.prepare
-    made = _of_pairs(prepare, Elementwise(value, slope, "", None), distance=not inner.inner_product)
+    functions = OwnFunction("value", value), OwnFunction("slope", slope)
+    made = _of_pairs(prepare, Elementwise(*functions, "", None), distance=not inner.inner_product)
     return made._replace(symmetric=inner.symmetric)
 
 
@@ -1062,6 +1063,11 @@ def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[O
     made: Any = similarity.prepare(x, y, scale)
     both = made if isinstance(made, tuple) and len(made) == 2 else ()  # noqa: PLR2004
     if both and all(isinstance(side, tuple) and (len(side) == 1 or not similarity.inner_product) for side in both):
+        for name, embeddings, side in zip(("rows", "columns"), (x, y), both, strict=True):
+            count = embeddings.shape[0]
+            if any(operand.shape[0] != count for operand in side):
+                got = ", ".join(str(tuple(operand.shape)) for operand in side)
+                raise ValueError(f"prepare: expected arrays with {count} {name}, got {name} of shape {got}")
         rows, columns = both
         return rows, columns
     wanted = "one array each" if similarity.inner_product else "arrays"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient
-from .checks import all_entries, is_empty, is_readable, largest, least, readable_entry
+from .checks import all_entries, check_floating, is_empty, is_readable, largest, least, readable_entry
 from .distances import Near, negative_squares, pull_squares
 from .equality import Record
 from .namespace import is_array, is_number, namespace_of
@@ -53,6 +53,23 @@ class Elementwise(Record):
         """Derivatives of a tile; `own`: of rows with themselves, so that the caller sets those of the diagonal to 0."""
         del own  # only the slope of a root is infinite there
         return self.slope(products)
+
+
+class OwnFunction(Record):
+    """A user's function of each entry, whose results are checked; a slope may be a number."""
+
+    name: str
+    function: Callable[[Array], Any]
+
+    def __call__(self, products: Array) -> Array:
+        found, shape, xp = self.function(products), tuple(products.shape), namespace_of(products)
+        if is_number(found) and self.name == "slope":
+            return xp.full_like(products, float(found))
+        if not is_array(found) or tuple(found.shape) != shape:
+            got = f"shape {tuple(found.shape)}" if is_array(found) else type(found).__name__
+            raise ValueError(f"{self.name}: expected a function of each entry, of shape {shape}, got {got}")
+        check_floating(namespace_of(found), **{self.name: found})
+        return found
 
 
 class _Scalable(Elementwise):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .._core.checks import check_floating
 from .._core.distances import is_small_tile
-from .._core.namespace import namespace_of
+from .._core.equality import is_fixed
+from .._core.namespace import is_array, namespace_of
 from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
@@ -107,7 +109,7 @@ class Channel(NamedTuple):
             return (to_rows,), (to_columns,)
         pull: Any = self.pullback
         result: tuple[Arrays, Arrays] = pull(rows, columns, cotangent)
-        return result
+        return result if is_fixed(pull) else _own(result, rows, columns)
 
 
 def channel_of(similarity: Similarity, rows: Arrays, columns: Arrays) -> Channel:
@@ -136,7 +138,26 @@ def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Route
     if isinstance(scores, TransposedScores) and _of_tokens(scores) is not None:
         result, route = _scored(scores.inner, columns, rows)
         return namespace_of(result).matrix_transpose(result), route
-    return scores(rows, columns), None
+    result, shape = scores(rows, columns), (rows[0].shape[0], columns[0].shape[0] if columns else rows[0].shape[1])
+    if not is_array(result) or tuple(result.shape) != shape:
+        got = f"shape {tuple(result.shape)}" if is_array(result) else type(result).__name__
+        raise ValueError(f"scores: expected a function that returns scores of shape {shape}, got {got}")
+    check_floating(namespace_of(result), scores=result)
+    return result, None
+
+
+def _own(pulled: Any, rows: Arrays, columns: Arrays) -> tuple[Arrays, Arrays]:
+    """Cotangents of a user's pullback, checked, in memory that may be overwritten: they may share theirs."""
+    shapes = [[tuple(x.shape) for x in side] for side in (rows, columns)]
+    is_pair = isinstance(pulled, tuple) and len(pulled) == len(shapes) and all(isinstance(x, tuple) for x in pulled)
+    found = [[tuple(getattr(x, "shape", ())) for x in side] for side in pulled] if is_pair else None
+    if found != shapes:
+        got = type(pulled).__name__ if found is None else f"shapes {found}"
+        raise ValueError(
+            f"pullback: expected tuples of the cotangents of rows and columns, of shapes {shapes}, got {got}"
+        )
+    of_rows, of_columns = pulled
+    return tuple([x * 1.0 for x in of_rows]), tuple([x * 1.0 for x in of_columns])
 
 
 def _token_cotangents(

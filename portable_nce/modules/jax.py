@@ -103,8 +103,9 @@ def _joined(arrays: tuple[jax.Array, ...], sizes: list[int], rows: int) -> jax.A
     if arrays[0].ndim == 1:
         dtype = arrays[0].dtype if jnp.issubdtype(arrays[0].dtype, jnp.floating) else jnp.result_type(float)
         wide = jnp.promote_types(dtype, jnp.float32)
-        total = sum(size * jnp.sum(x.astype(wide)) for x, size in zip(arrays, sizes, strict=True))
-        return (total / rows).astype(dtype)
+        total: Any = sum(size * jnp.sum(x.astype(wide)) for x, size in zip(arrays, sizes, strict=True))
+        mean: jax.Array = (total / rows).astype(dtype)
+        return mean
     for x, size in zip(arrays, sizes, strict=True):
         if x.shape[1] != size:
             raise ValueError(

@@ -1211,9 +1211,9 @@ def _joined(sizes: list[int], first: Any, *others: Any) -> Any:
     parts = [first, *others]
     if first.ndim == 0:
         dtype = first.dtype if first.is_floating_point() else torch.get_default_dtype()
-        wide = torch.promote_types(dtype, torch.float32)  # not a product of vectors, which autocast would round
-        weights = torch.tensor(sizes, dtype=wide, device=first.device) / sum(sizes)
-        return (torch.stack(parts).to(wide) * weights).sum().to(dtype)
+        wide, rows = torch.promote_types(dtype, torch.float32), sum(sizes)
+        mean: Any = sum(part.to(wide) * (size / rows) for part, size in zip(parts, sizes, strict=True))
+        return mean.to(dtype)  # not by a product of vectors, which autocast would round
     for part, size in zip(parts, sizes, strict=True):
         if len(part) != size:
             raise ValueError(

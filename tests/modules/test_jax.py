@@ -74,6 +74,14 @@ def test_gradients_are_those_of_an_encoder_in_chunks(chunk_size: int, *, jit: bo
     assert float(wanted[1][1]) != 0.0
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int32", "bool"])
+def test_numbers_of_chunks_keep_their_digits(dtype: str) -> None:
+    number = jnp.asarray(100.0 / 7.0).astype(dtype)
+    found = encode_in_chunks(lambda x: (x, number), jnp.zeros((7001, 1)), chunk_size=3500)[1]
+    assert found.dtype == (number.dtype if "float" in dtype else jnp.result_type(float))
+    np.testing.assert_allclose(np.asarray(found, dtype=float), np.asarray(number, dtype=float), rtol=1e-7)
+
+
 @pytest.mark.parametrize("raw", [False, True])
 def test_chunks_have_their_own_random_numbers(*, raw: bool) -> None:
     key = jax.random.PRNGKey(1) if raw else jax.random.key(1)

@@ -863,6 +863,37 @@ def test_arguments_and_outputs_of_any_structure() -> None:
     assert torch.equal(queue.rows, x)
 
 
+def test_parameters_that_others_hold_are_found() -> None:
+    """FSDP keeps a view of its flat parameter as an attribute; a parametrization computes one."""
+    flat, parametrized = SigLIP(logit_bias=-3.0), SigLIP(logit_bias=-3.0)
+    bias: Any = flat._parameters.pop("logit_bias")  # noqa: SLF001
+    flat.logit_bias = 2.0 * bias.detach()
+    nn.utils.parametrize.register_parametrization(parametrized, "logit_bias", Doubled())
+    wanted = SigLIP(logit_bias=-6.0)(A, B)
+    for module in (flat, parametrized):
+        torch.testing.assert_close(module(A, B), wanted)
+
+
+class Doubled(nn.Module):
+    """A parametrization."""
+
+    def forward(self, x: Any) -> Any:
+        return 2.0 * x
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool]
+)
+def test_numbers_of_chunks_keep_their_digits(dtype: torch.dtype, *, autocast: bool) -> None:
+    """Under autocast, and where the number of rows exceeds a float16."""
+    x, scale = torch.zeros(70001, 1), torch.tensor(100.0 / 7.0).to(dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        found = encode_in_chunks(lambda rows: (rows, scale), x, chunk_size=35000)[1]
+    assert found.dtype == (dtype if dtype.is_floating_point else torch.float32)
+    torch.testing.assert_close(found, scale.to(found.dtype))
+
+
 def test_chunks_are_computed_once_without_gradients() -> None:
     tower = Tower().eval()
     with torch.no_grad():

@@ -579,3 +579,128 @@ def test_known_parameters_distinguish_weighted_objectives() -> None:
     ours, theirs = (Weighted(inner, max, label="same", known=known) for known in (False, True))
     assert ours != theirs
     assert ours == Weighted(inner, max, label="same")
+
+
+# --- results of users' functions -------------------------------------------------------------------------------------
+
+LINEAR: dict[str, Callable[[Any], Any]] = {
+    "its argument": lambda s: s,
+    "plus a constant": lambda s: s + 1.0,
+    "a view": lambda s: s[...],
+    "turned twice": lambda s: s.T.T,
+}
+
+
+@libraries
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("pairing", ["diagonal", "two_views", "index"])
+@pytest.mark.parametrize("divide_by", ["rows", "active"])
+def test_linear_terms_have_their_slopes(convert: Any, name: str, pairing: str, divide_by: Any) -> None:
+    """The gradient of a sum is one number in memory, expanded: what is left out must not overwrite it."""
+    chosen: Any = pnce.pairings.index(convert(np.arange(6))) if pairing == "index" else pairing
+
+    def loss(term: Any, x: Any, y: Any) -> Any:
+        objective = Pairwise(lambda s: -s, term, divide_by=divide_by)
+        arrays = (x,) if pairing == "two_views" else (x, y)
+        return pnce.contrast(*arrays, objective=objective, pairing=chosen, similarity="dot")
+
+    found, wanted = (
+        differentiated(partial(loss, term), convert(X), convert(Y))
+        for term in (LINEAR[name], lambda s: 1.0 * s + (name == "plus a constant"))
+    )
+    assert_same(found, wanted)
+
+
+def test_arrays_of_users_are_not_overwritten() -> None:
+    ones = np.ones((6, 6))
+    push_ = Term(lambda s: ones[: s.shape[0]], lambda s: (0.0 * s,))
+    for _ in range(2):
+        assert pnce.contrast(X, Y, objective=Pairwise(None, push_)) == 5.0
+    assert np.all(ones == 1.0)
+
+
+def _sums(rows: Any, columns: Any) -> Any:
+    return rows[0].sum(1)[:, None] + columns[0].sum(1)[None, :]
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_cotangents_of_a_pullback_may_share_memory(block_size: int | None) -> None:
+    """As those of `broadcast_to`, or an array that the user keeps."""
+    expanded, kept = (
+        Similarity(lambda x, y, scale: ((x * scale,), (y,)), _sums, pullback_)
+        for pullback_ in (
+            lambda rows, columns, g: (
+                (np.broadcast_to(g.sum(1)[:, None], rows[0].shape),),
+                (np.broadcast_to(g.sum(0)[:, None], columns[0].shape),),
+            ),
+            lambda rows, columns, g: ((0.0 * rows[0] + g.sum(1)[:, None],), (0.0 * columns[0] + g.sum(0)[:, None],)),
+        )
+    )
+    found, wanted = (
+        differentiated(
+            lambda x, y, s=s: pnce.info_nce(x, y, temperature=1.0, similarity=s, block_size=block_size), X, Y
+        )
+        for s in (expanded, kept)
+    )
+    assert_same(found, wanted)
+
+
+def _own(*, scores: Any = None, pullback: Any = None, prepare: Any = None) -> Similarity:
+    """The dot product, with one part replaced."""
+    return Similarity(
+        prepare or (lambda x, y, scale: ((x * scale,), (y,))),
+        scores or (lambda rows, columns: rows[0] @ columns[0].T),
+        pullback or (lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],))),
+    )
+
+
+MISFITS: dict[str, tuple[type[Exception], Similarity]] = {
+    r"value: expected a function of each entry, of shape \(.*\), got shape": (
+        ValueError,
+        pnce.similarities.elementwise("dot", lambda s: s[0], lambda s: 0 * s),
+    ),
+    "value: expected a (real )?floating": (
+        TypeError,
+        pnce.similarities.elementwise("dot", lambda s: s.astype(int), lambda s: 0 * s),
+    ),
+    "value: expected a function of each entry, of shape .*, got float": (
+        ValueError,
+        pnce.similarities.elementwise("neg_sq_euclidean", lambda s: float(s.shape[0]), lambda s: s),
+    ),
+    "slope: expected a function of each entry": (
+        ValueError,
+        pnce.similarities.elementwise("dot", lambda s: 2.0 * s, lambda s: s[:, :1]),
+    ),
+    r"scores: expected a function that returns scores of shape \(6, 6\), got shape \(6,\)": (
+        ValueError,
+        _own(scores=lambda rows, columns: (rows[0] @ columns[0].T)[0]),
+    ),
+    r"prepare: expected arrays with 6 rows, got rows of shape \(3, 4\)": (
+        ValueError,
+        _own(prepare=lambda x, y, scale: ((x[:3] * scale,), (y,))),
+    ),
+    "pullback: expected tuples of the cotangents .*, got shapes": (
+        ValueError,
+        _own(pullback=lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0], g))),
+    ),
+    "pullback: expected tuples of the cotangents .*, got ndarray": (
+        ValueError,
+        _own(pullback=lambda *given: given[2] @ given[1][0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MISFITS)
+def test_results_of_own_functions_that_do_not_fit_are_refused(message: str) -> None:
+    error, similarity = MISFITS[message]
+    with pytest.raises(error, match=message):
+        pnce.value_and_grad(lambda x: pnce.info_nce(x, Y, temperature=1.0, similarity=similarity))(X)
+
+
+def test_a_constant_slope_may_be_a_number() -> None:
+    double = pnce.similarities.elementwise("dot", lambda s: 2.0 * s, lambda _: 2.0)
+    found, wanted = (
+        differentiated(lambda x, y, s=s, t=t: pnce.info_nce(x, y, temperature=t, similarity=s), X, Y)
+        for s, t in ((double, 0.5), ("dot", 0.25))
+    )
+    assert_same(found, wanted)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.ranks
 
 ROWS = 5
-GRADIENTS: Final = ("summed", "averaged")
+GRADIENTS: Final[tuple[pnce.typing.GradientsOfRanks, ...]] = ("summed", "averaged")
 TOLERANCE = {"float64": 2e-13, "float32": 4e-6}
 EXACT_TOLERANCE = 1e-40
 SHARED = [case.name for case in CASES if is_shared(case)]
