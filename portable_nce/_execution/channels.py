@@ -11,6 +11,7 @@ from .._core.equality import is_fixed
 from .._core.namespace import is_array, namespace_of
 from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
+from .._core.registry import adapter_of
 from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
 from .inputs import Arrays
 from .products import Operand, product, pullback, with_divisor
@@ -109,7 +110,8 @@ class Channel(NamedTuple):
             return (to_rows,), (to_columns,)
         pull: Any = self.pullback
         result: tuple[Arrays, Arrays] = pull(rows, columns, cotangent)
-        return result if is_fixed(pull) else _own(result, rows, columns)
+        is_ours = adapter_of(cotangent).mode != "compiled" and is_fixed(pull)
+        return result if is_ours else _own(result, rows, columns)
 
 
 def channel_of(similarity: Similarity, rows: Arrays, columns: Arrays) -> Channel:

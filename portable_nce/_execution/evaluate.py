@@ -68,11 +68,12 @@ def _check_scores_constant(matrix: ScoreMatrix) -> None:
     similarity, first = matrix.similarity, matrix.rows[0]
     if similarity.inner_product or similarity.pullback is None or len(matrix.columns) == 0:
         return
-    if is_fixed(similarity.scores):  # a function of this package
-        return
     xp, adapter = namespace_of(first), adapter_of(first)
     if adapter.mode == "traced":
         return  # JAX refuses them itself
+    # A function that torch.compile makes says nothing of itself.
+    if adapter.mode != "compiled" and is_fixed(similarity.scores):  # a function of this package
+        return
     # Zeros, not the operands: torch.func wraps everything computed from operands.
     rows, columns = (
         tuple(zeros(xp, (*x.shape[:-2], 1, x.shape[-1]), x) for x in both) for both in (matrix.rows, matrix.columns)

@@ -365,6 +365,36 @@ def test_torch_autocast_does_not_touch_the_loss(block_size: int | None) -> None:
         torch.testing.assert_close(gradient, expected)
 
 
+@pytest.mark.parametrize("kind", ["elementwise", "similarity", "critic", "terms", "objective"])
+def test_torch_compile_takes_functions_made_inside(kind: str) -> None:
+    """The compiler knows neither the closure nor the globals of such a function."""
+    x, y = torch.randn(2, 6, 3, dtype=torch.float64)
+
+    def loss(x: Any) -> Any:
+        if kind == "terms":
+            return pnce.contrast(x, y, objective=pnce.objectives.Pairwise(lambda s: -s, lambda s: s * s))
+        if kind == "objective":
+            return pnce.contrast(x, y, objective=lambda row: row.log_odds * row.log_odds)
+        similarity: Any = lambda x, y: x @ y.T  # noqa: E731
+        if kind == "elementwise":
+            similarity = pnce.similarities.elementwise(
+                "dot", lambda s: 2.0 * torch.sin(s), lambda s: 2.0 * torch.cos(s)
+            )
+        if kind == "similarity":
+            similarity = pnce.similarities.Similarity(
+                lambda x, y, scale: ((x * scale,), (y,)),
+                lambda rows, columns: rows[0] @ columns[0].T,
+                lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)),
+            )
+        return pnce.info_nce(x, y, temperature=1.0, similarity=similarity)
+
+    def slope(function: Any) -> Any:
+        own = x.clone().requires_grad_()
+        return torch.autograd.grad(function(own), own)[0]
+
+    torch.testing.assert_close(slope(torch.compile(loss, fullgraph=True, backend="eager")), slope(loss))
+
+
 def test_torch_stop_gradient_also_stops_tangents() -> None:
     x = torch.tensor(3.0)
     result: Any = torch.func.jvp(lambda a: a * pnce.stop_gradient(a), (x,), (torch.tensor(1.0),))
