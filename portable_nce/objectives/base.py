@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 from .._core.autodiff import grad, stop_gradient, value_and_grad
 from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit
 from .._core.equality import EqualByContents, Record
-from .._core.namespace import common_namespace, is_array, namespace_of
+from .._core.namespace import common_namespace, is_array, is_number, namespace_of
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
 from .._core.types import DivideBy
@@ -249,9 +249,10 @@ class Objective(Labelled):
         tuple of array or None
             The slopes; None is 0.
         """
-        if self.slopes is not None:
-            return tuple(None if slope is None else slope * factor for slope in self.slopes(row, *parameters))
         n_numbers = len(row.numbers)
+        if self.slopes is not None:
+            found = _checked_slopes(self.slopes(row, *parameters), n_numbers + len(parameters))
+            return tuple(None if slope is None else slope * factor for slope in found)
 
         def total(*varying: Array) -> Array:
             statistics = RowStatistics._make((*varying[:n_numbers], *row.flags))
@@ -262,6 +263,14 @@ class Objective(Labelled):
         varying = (*row.numbers, *parameters)
         slopes: tuple[Array, ...] = grad(total, tuple(range(len(varying))))(*varying)
         return slopes
+
+
+def _checked_slopes(found: Any, count: int) -> tuple[Any, ...]:
+    """Slopes that a function returned, of so many arguments."""
+    if not isinstance(found, (tuple, list)) or len(found) != count:
+        got = f"{len(found)}" if isinstance(found, (tuple, list)) else type(found).__name__
+        raise ValueError(f"slopes: expected a tuple of {count}, one by each argument, got {got}")
+    return tuple(found)
 
 
 class _SlopesOf(Record):
@@ -361,7 +370,9 @@ class Term(EqualByContents):
         if not need_grad:
             return self._values(*arguments), ()
         if self.slopes is not None:
-            return self._values(*arguments), tuple(self.slopes(*arguments))
+            like, found = arguments[0], _checked_slopes(self.slopes(*arguments), len(arguments))
+            full_like = namespace_of(like).full_like
+            return self._values(*arguments), tuple([full_like(like, x) if is_number(x) else x for x in found])
 
         def total(*varying: Array) -> tuple[Array, Array]:
             values = self._values(*varying)

@@ -704,3 +704,27 @@ def test_a_constant_slope_may_be_a_number() -> None:
         for s, t in ((double, 0.5), ("dot", 0.25))
     )
     assert_same(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(lambda row: row.log_odds, slopes=lambda row: (row.log_odds,)),
+        Objective(lambda row: row.log_odds, slopes=lambda row: row.log_odds),  # type: ignore[arg-type,return-value]
+        Pairwise(None, Term(lambda s: s * s, lambda s: (2.0 * s, s))),
+        Pairwise(None, Term(lambda s: s * s, lambda s: 2.0 * s)),  # type: ignore[arg-type,return-value]
+    ],
+)
+def test_slopes_of_another_number_are_refused(objective: Any) -> None:
+    with pytest.raises(ValueError, match=r"slopes: expected a tuple of (4|1), one by each argument, got"):
+        pnce.grad(lambda x: pnce.contrast(x, Y, objective=objective))(X)
+
+
+def test_a_slope_of_a_term_may_be_a_number() -> None:
+    found, wanted = (
+        differentiated(
+            lambda x, y, s=s: pnce.contrast(x, y, objective=Pairwise(None, Term(lambda s: 3.0 * s, s))), X, Y
+        )
+        for s in (lambda _: (3.0,), lambda s: (0.0 * s + 3.0,))
+    )
+    assert_same(found, wanted)
