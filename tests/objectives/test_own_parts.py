@@ -709,10 +709,10 @@ def test_a_constant_slope_may_be_a_number() -> None:
 @pytest.mark.parametrize(
     "objective",
     [
-        Objective(lambda row: row.log_odds, slopes=lambda row: (row.log_odds,)),
-        Objective(lambda row: row.log_odds, slopes=lambda row: row.log_odds),  # type: ignore[arg-type,return-value]
+        Objective(lambda row: row.log_odds, slopes=lambda row: (row.log_odds,)),  # type: ignore[arg-type,return-value]
+        Objective(lambda row: row.log_odds, slopes=lambda row: row.log_odds),
         Pairwise(None, Term(lambda s: s * s, lambda s: (2.0 * s, s))),
-        Pairwise(None, Term(lambda s: s * s, lambda s: 2.0 * s)),  # type: ignore[arg-type,return-value]
+        Pairwise(None, Term(lambda s: s * s, lambda s: 2.0 * s)),
     ],
 )
 def test_slopes_of_another_number_are_refused(objective: Any) -> None:
