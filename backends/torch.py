@@ -14,7 +14,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .defaults import PLAIN, VARIES, Arrays, Defaults, Function, Pulls, Step, of_floating, without
 from .torch_namespace import exp, is_plain, is_traced, is_unobserved, recorded, repeated, transformed
@@ -31,6 +31,37 @@ def _hooks_saved_tensors() -> bool:
     private = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
     top = getattr(private, "_top_saved_tensors_default_hooks", None)
     return top is None or top(True) is not None  # noqa: FBT003  (also while tracing)
+
+
+def _is_under_hooks_alone() -> bool:
+    """Whether hooks take what is saved, as for checkpointing, outside of torch.func, which refuses them."""
+    private = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
+    knows = hasattr(private, "_top_saved_tensors_default_hooks") and not torch.compiler.is_compiling()
+    return knows and _hooks_saved_tensors() and functorch.maybe_current_level() is None
+
+
+def _by_autograd(
+    fn: Any, chosen: int | tuple[int, ...], arguments: Sequence[Any], options: dict[str, Any], *, has_aux: bool = False
+) -> tuple[Any, Any]:
+    """Result of a function, and the gradients of its value, by autograd itself."""
+    keeps, given, own = torch.is_grad_enabled(), [*arguments], []
+    with torch.enable_grad():
+        for k in (chosen,) if isinstance(chosen, int) else chosen:
+            found, shape = tree_flatten(arguments[k])
+            leaves = [x.view_as(x) if keeps and x.requires_grad else x.detach().requires_grad_() for x in found]
+            given[k] = tree_unflatten(leaves, shape)
+            own.append((leaves, shape))
+        result = fn(*given, **options)
+        value = result[0] if has_aux else result
+        flat = [x for leaves, _ in own for x in leaves]
+        slopes = [torch.zeros_like(x) for x in flat]
+        if value.requires_grad:
+            slopes = [*torch.autograd.grad(value, flat, create_graph=keeps, materialize_grads=True, allow_unused=True)]
+    if not keeps:
+        result = tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, result)
+    rest = iter(slopes)
+    gradients = tuple([tree_unflatten([next(rest) for _ in leaves], shape) for leaves, shape in own])
+    return result, gradients[0] if isinstance(chosen, int) else gradients
 
 
 def _under_autocast(device: str) -> bool:
@@ -666,12 +697,16 @@ class TorchAdapter(Defaults):
             transformed = torch.func.grad_and_value(fn, argnums=chosen)
 
             def value_and_gradient(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+                if _is_under_hooks_alone():
+                    return _by_autograd(fn, chosen, arguments, options)
                 result: Any = transformed(*arguments, **options)
                 return result[1], result[0]
 
             return value_and_gradient
 
         def with_aux(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+            if _is_under_hooks_alone():
+                return _by_autograd(fn, chosen, arguments, options, has_aux=True)
             # torch.func returns only tensors, so other leaves of aux bypass it.
             leaves: list[Any] = []
             shapes: list[Any] = []

@@ -1064,8 +1064,8 @@ def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[O
     both = made if isinstance(made, tuple) and len(made) == 2 else ()  # noqa: PLR2004
     if both and all(isinstance(side, tuple) and (len(side) == 1 or not similarity.inner_product) for side in both):
         for name, embeddings, side in zip(("rows", "columns"), (x, y), both, strict=True):
-            count = embeddings.shape[0]
-            if any(operand.shape[0] != count for operand in side):
+            count = embeddings.shape[-2]
+            if any(operand.shape[-2:][0] != count for operand in side):
                 got = ", ".join(str(tuple(operand.shape)) for operand in side)
                 raise ValueError(f"prepare: expected arrays with {count} {name}, got {name} of shape {got}")
         rows, columns = both

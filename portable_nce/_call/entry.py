@@ -253,10 +253,13 @@ def check_similarity(chosen: Similarity, call: Call) -> None:
 
 
 def check_prepared(chosen: Similarity, call: Call) -> None:
-    """Have a similarity's own errors before ranks exchange arrays, when other ranks would wait."""
-    if call.options.across is not None and call.options.across.check and not is_fixed(chosen.prepare):
-        x, y = (stop_gradient(z) for z in (call.x, call.y))
-        chosen.prepare(x, y, 1.0)
+    """Have the errors of a similarity with arrays before ranks exchange theirs, when other ranks would wait.
+
+    Not of a user's preparation, which may count its calls, or exchange arrays itself.
+    """
+    across, prepare = call.options.across, chosen.prepare
+    if across is not None and across.check and is_fixed(prepare, arrays=True) and not is_fixed(prepare):
+        prepare(stop_gradient(call.x), stop_gradient(call.y), 1.0)
 
 
 def check_both_directions(
@@ -350,8 +353,7 @@ def checked(call: Call) -> Call:
 def agree_on_arguments(across: Ranks, call: Call, compared: dict[str, Any]) -> Shards:
     """Shards of the batch, once ranks have compared sizes and the named values."""
     n_rows, (n_columns, width), pairing = call.x.shape[0], call.y.shape, call.pairing
-    of_rows = call.x.shape[1]
-    compared = {"features": width if of_rows == width else (of_rows, width), **compared}
+    compared = {"features": width, **compared}
     compared["columns of labels"] = next((x.shape[1] for x in pairing.rows if len(x.shape) > 1), None)
     compared |= call.layout.agreed_on or {}
     if call.layout.replicated:

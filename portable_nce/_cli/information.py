@@ -128,7 +128,7 @@ def _loaded(files: list[str]) -> tuple[Values, Values, Columns | None]:
     names = ["x", "y"] if {"x", "y"} <= found.arrays.keys() else [*found.arrays]
     if len(names) != 2:  # noqa: PLR2004  (x and y)
         raise Refused(f"{first}: expected arrays x and y, got {', '.join(names)}")
-    x, y = map(found.read, names)
+    x, y = map(found.array, names)
     return x, y, None
 
 

@@ -79,6 +79,11 @@ class Columns:
         """Whether each name, between commas, is one of a column."""
         return all(name.strip() in {*self.cells, *self.arrays} for name in names.split(","))
 
+    def array(self, name: str) -> Values:
+        """Array of an npz file."""
+        with _refusals(self.path):
+            return _rows(name, self.arrays[name])
+
     def read(self, names: str, *, whole: bool = False) -> Values:
         """Array of some columns, with commas between their names; `whole` as in `read_array`."""
         wanted = [name.strip() for name in names.split(",")]
@@ -113,7 +118,7 @@ def _refusals(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         at = f"byte 0x{error.object[error.start]:02x} at position {error.start}"
         raise Refused(f"{path}: expected text in UTF-8, got {at}; save it as csv in UTF-8, or as npy") from error
-    except (ValueError, csv.Error) as error:
+    except (TypeError, ValueError, csv.Error) as error:  # a TypeError of dates beside numbers
         raise Refused(f"{path}: {error}") from error
 
 
@@ -165,7 +170,7 @@ def _table(path: Path, content: bytes, *, whole: bool, rows: int | None) -> Valu
 def _lines(content: bytes) -> list[list[str]]:
     """Cells of the lines of a file, as many in each, without spaces around them, with decimal points."""
     file = StringIO(content.decode("utf-8-sig"), newline=None)  # lines end at \n, \r and \r\n, not at U+2028
-    first = file.readline()
+    first = next((line for line in file if line.strip()), "")
     file.seek(0)
     separator = next((one for one in SEPARATORS if one in first), ",")
     lines = [[cell.strip() for cell in line] for line in csv.reader(file, delimiter=separator)]

@@ -53,19 +53,20 @@ class Record(EqualByContents):
             setattr(self, name, value)
 
 
-def is_fixed(x: Any) -> bool:
+def is_fixed(x: Any, *, arrays: bool = False) -> bool:
     """Whether an object consists of numbers, strings, and functions and records of this package, without closures.
 
-    Other objects are not kept: a user function may depend on values that change, or hold large arrays.
+    Other objects are not kept: a user function may depend on values that change, or hold large arrays. `arrays`:
+    whether it may hold arrays.
     """
-    if type(x) in {bool, int, float, str, type(None)}:
+    if type(x) in {bool, int, float, str, type(None)} or (arrays and is_array(x)):
         return True
     if isinstance(x, FunctionType):  # functools.wraps changes `__module__`, not `__globals__`
         return x.__closure__ is None and _is_ours(x.__globals__.get("__name__"))
     if type(x) is not tuple and not _is_ours(type(x).__module__):
         return False
     contents = x._contents() if isinstance(x, EqualByContents) else x  # noqa: SLF001  (of this module)
-    return isinstance(contents, tuple) and all(map(is_fixed, contents))
+    return isinstance(contents, tuple) and all(is_fixed(part, arrays=arrays) for part in contents)
 
 
 _PACKAGE = __name__.removesuffix("_core.equality")

@@ -56,15 +56,20 @@ class Elementwise(Record):
 
 
 class OwnFunction(Record):
-    """A user's function of each entry, whose results are checked; a slope may be a number."""
+    """A user's function of each entry, whose results are checked; a slope may be a number, an integer or a flag."""
 
     name: str
     function: Callable[[Array], Any]
 
     def __call__(self, products: Array) -> Array:
         found, shape, xp = self.function(products), tuple(products.shape), namespace_of(products)
-        if is_number(found) and self.name == "slope":
-            return xp.full_like(products, float(found))
+        if self.name == "slope":
+            if is_number(found):
+                return xp.full_like(products, float(found))
+            if is_array(found) and not xp.isdtype(found.dtype, "real floating"):
+                found = xp.astype(found, products.dtype)
+            if is_array(found) and tuple(found.shape) == ():
+                found = xp.broadcast_to(found, shape)
         if not is_array(found) or tuple(found.shape) != shape:
             got = f"shape {tuple(found.shape)}" if is_array(found) else type(found).__name__
             raise ValueError(f"{self.name}: expected a function of each entry, of shape {shape}, got {got}")

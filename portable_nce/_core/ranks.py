@@ -19,7 +19,7 @@ from .autodiff import stop_gradient
 from .calls import programmed
 from .checks import RANKS_MAY_BE_EMPTY, check_bool
 from .equality import EqualByContents
-from .namespace import cast, device_of, is_array, is_number, namespace_of
+from .namespace import cast, device_of, is_array, is_compiling, is_number, namespace_of
 from .notes import note
 from .numerics import itemsize
 from .protocol import Array
@@ -206,15 +206,28 @@ def propagates_errors(loss: Callable[Parameters, Result]) -> Callable[Parameters
     return programmed(wrapper)
 
 
-def refusing(ranks: Any, check: Callable[..., Result], *arguments: Any) -> Result:
-    """Result of a check of arguments before a loss; if it raises, all ranks do."""
-    if not isinstance(ranks, Ranks) or not ranks.check or ranks.communicator.size == 1:
+def agreed_on(ranks: Any, options: dict[str, Any], check: Callable[..., Result], *arguments: Any) -> Result:
+    """Result of a check of arguments before several losses; ranks compare the options, and refuse for all."""
+    if not isinstance(ranks, Ranks) or not ranks.check or ranks.communicator.size == 1 or is_compiling():
         return check(*arguments)
     try:
-        return check(*arguments)
+        result = check(*arguments)
     except Exception:
         _refuse(ranks)
         raise
+    _compared(ranks.communicator, [0] * (_N_NUMBERS - 1), json.dumps(_summaries(options)))
+    return result
+
+
+def _compared(communicator: Any, numbers: Sequence[int], text: str) -> list[list[int]]:
+    """Numbers of all ranks, which raise the same error if one refuses its arguments or if the texts differ."""
+    reports = [list(integers) for integers in communicator.tell([*numbers, _digest(text)])]
+    refusing = [rank for rank, (first, *_) in enumerate(reports) if first == _REFUSED]
+    if refusing:
+        raise ValueError(f"across: rank {refusing[0]} refused its arguments; its own error says why")
+    if len({digest for *_, digest in reports}) > 1:
+        _refuse_difference(communicator, text)
+    return reports
 
 
 def _refuse(ranks: Ranks) -> None:
@@ -270,13 +283,8 @@ def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
             )
         # Arguments come first, and win over options of the same name, such as `pairing`.
         text = json.dumps({**ranks.arguments, **_summaries(report.options), **ranks.arguments})
-        reports = [list(integers) for integers in communicator.tell([*numbers, _digest(text)])]
         ranks.exchanging = True  # from here on, all ranks raise the same errors
-        refusing = [rank for rank, numbers in enumerate(reports) if numbers[0] == _REFUSED]
-        if refusing:
-            raise ValueError(f"across: rank {refusing[0]} refused its arguments; its own error says why")
-        if len({digest for *_, digest in reports}) > 1:
-            _refuse_difference(communicator, text)
+        reports = _compared(communicator, numbers, text)
     rows, columns, n_temperatures, of_masks, largest, *_ = zip(*reports, strict=True)
     for what, lengths in (("row", rows), ("column", columns)):
         if max(lengths) == 0:

@@ -140,7 +140,9 @@ def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Route
     if isinstance(scores, TransposedScores) and _of_tokens(scores) is not None:
         result, route = _scored(scores.inner, columns, rows)
         return namespace_of(result).matrix_transpose(result), route
-    result, shape = scores(rows, columns), (rows[0].shape[0], columns[0].shape[0] if columns else rows[0].shape[1])
+    if not columns:  # they are given
+        return rows[0], None
+    result, shape = scores(rows, columns), (rows[0].shape[-2:][0], columns[0].shape[-2:][0])
     if not is_array(result) or tuple(result.shape) != shape:
         got = f"shape {tuple(result.shape)}" if is_array(result) else type(result).__name__
         raise ValueError(f"scores: expected a function that returns scores of shape {shape}, got {got}")
@@ -149,17 +151,21 @@ def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Route
 
 
 def _own(pulled: Any, rows: Arrays, columns: Arrays) -> tuple[Arrays, Arrays]:
-    """Cotangents of a user's pullback, checked, in memory that may be overwritten: they may share theirs."""
-    shapes = [[tuple(x.shape) for x in side] for side in (rows, columns)]
-    is_pair = isinstance(pulled, tuple) and len(pulled) == len(shapes) and all(isinstance(x, tuple) for x in pulled)
-    found = [[tuple(getattr(x, "shape", ())) for x in side] for side in pulled] if is_pair else None
-    if found != shapes:
-        got = type(pulled).__name__ if found is None else f"shapes {found}"
-        raise ValueError(
-            f"pullback: expected tuples of the cotangents of rows and columns, of shapes {shapes}, got {got}"
-        )
-    of_rows, of_columns = pulled
-    return tuple([x * 1.0 for x in of_rows]), tuple([x * 1.0 for x in of_columns])
+    """Cotangents of a user's pullback, checked, in memory that may be overwritten: they may share theirs. None is 0."""
+    both, found = (rows, columns), []
+    wanted = [[tuple(x.shape) for x in side] for side in both]
+    try:
+        for side, operands in zip(pulled, both, strict=True):
+            each = zip(side, operands, strict=True)
+            found.append(tuple([namespace_of(x).zeros_like(x) if g is None else g * 1.0 for g, x in each]))
+    except (TypeError, ValueError):  # other numbers of them
+        found.clear()
+    if [[tuple(getattr(g, "shape", ())) for g in side] for side in found] != wanted:
+        raise ValueError(f"pullback: expected cotangents of the operands of rows and columns, of shapes {wanted}")
+    for g in (g for side in pulled for g in side if g is not None):
+        check_floating(namespace_of(g), pullback=g)
+    of_rows, of_columns = found
+    return of_rows, of_columns
 
 
 def _token_cotangents(

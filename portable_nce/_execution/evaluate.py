@@ -78,7 +78,8 @@ def _check_scores_constant(matrix: ScoreMatrix) -> None:
     rows, columns = (
         tuple(zeros(xp, (*x.shape[:-2], 1, x.shape[-1]), x) for x in both) for both in (matrix.rows, matrix.columns)
     )
-    if adapter.needs_gradient(similarity.scores(rows, columns)):
+    scores = similarity.scores(rows, columns)
+    if adapter.needs_gradient(scores) and not adapter.needs_gradient(rows[0]):  # as all do in MLX's checkpointing
         raise TypeError(
             "similarity: expected learned arrays in the operands of Similarity, got scores that close over one, which "
             "would get no gradient; multiply it into the rows or columns in prepare, or leave out the pullback"
@@ -114,9 +115,11 @@ def _wanted(family: FamilySpec, parameters: Arrays, reduction: Reduction) -> Wan
     return Wanted(family, parameters, () if weights is None else (weights,), mean=reduction.is_plain_mean)
 
 
-def summed(prepared: Prepared, reduction: Reduction) -> Array:
-    """Reduced row losses of a one-pass sweep, which computes a plain mean itself."""
+def summed(prepared: Prepared, reduction: Reduction, *, of_columns: bool = False) -> Array:
+    """Reduced row losses of a one-pass sweep, which computes a plain mean itself; `of_columns`: and of the columns."""
     value, number = in_one_pass(prepared)
+    if of_columns:
+        note(counted=number)
     if prepared.spec.mean:
         note(counted=number)
         return value
@@ -212,7 +215,7 @@ def _by_shared_tiles(
 ) -> Array | None:
     """Loss by a two-sided sweep; None if rows and columns cannot share tiles."""
     prepared = by_both_sides(matrix, _wanted(objective, (), reduction), symmetric=symmetric)
-    return None if prepared is None else summed(prepared, reduction)
+    return None if prepared is None else summed(prepared, reduction, of_columns=symmetric)
 
 
 def _with_parameters(objective: Objective, matrix: ScoreMatrix) -> tuple[Objective, ScoreMatrix, Arrays]:
@@ -305,7 +308,8 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
     scalars = [zero] * len(parameters)
     for term in terms:
         values = term.value(zero, *scalars)
-        if is_array(values) and adapter_of(values).needs_gradient(values):
+        needs = adapter_of(first).needs_gradient
+        if is_array(values) and needs(values) and not needs(zero):  # as all do in MLX's checkpointing
             raise TypeError(
                 "objective: expected learned arrays among the parameters of Pairwise, got a function that closes over "
                 "one, which would get no gradient; write Pairwise(..., parameters=(array,))"

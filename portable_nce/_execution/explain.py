@@ -236,7 +236,7 @@ def _report_of_sweep(prepared: Prepared, need_grad: tuple[bool, ...]) -> SweepRe
         visited = entries_visited(spec, rows.shape[0], n_columns)
         # Tiles that are not kept are computed again for the gradients.
         again = need.gradients and not tiling.keep
-        name, share = "two-sided sweep of inner products", sum(visited) / (rows.shape[0] * n_columns)
+        name, share = "two-sided sweep of inner products", sum(visited) / max(1, rows.shape[0] * n_columns)
         products = ((1 + again) * of_score + gradients) * share
         entries = sum(visited) if tiling.keep else max(visited, default=0)
     elif whole:

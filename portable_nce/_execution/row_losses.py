@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .._core.notes import listens
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
@@ -144,8 +145,8 @@ class Family(ABC):
         return divided(slope, self.facts.divisor)
 
     def _counts_of_all(self, values: Array) -> Array:
-        """Counts of rows that all count: ones; any array if the divisor is known, since nobody reads them."""
-        return values if self.facts.divisor else self.xp.ones_like(values)
+        """Counts of rows that all count: ones; any array if the divisor is known and nobody reads them."""
+        return values if self.facts.divisor and not listens() else self.xp.ones_like(values)
 
     def to_weights(self, slopes: Array | None) -> Arrays:
         """Cotangents of the row weights, if there are any."""

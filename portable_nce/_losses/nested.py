@@ -30,7 +30,7 @@ from .._core.equality import EqualByContents
 from .._core.namespace import is_array, is_number, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
-from .._core.ranks import refusing
+from .._core.ranks import agreed_on
 from .._core.reduction import add
 from .._core.trees import leaves, mapped
 from .._core.types import ArrayT, Parameters, ReductionName, Result
@@ -171,7 +171,8 @@ class _Matryoshka(EqualByContents):
 
     def __call__(self, *arguments: Any, **options: Any) -> Array:
         named = {*self.arrays, *(self.optional & {*options})}
-        embeddings = refusing(options.get("across"), self._embeddings, arguments, options, named)
+        compared = {"widths": self.widths, "weights": self.weights}
+        embeddings = agreed_on(self._ranks(options), compared, self._embeddings, arguments, options, named)
         full = embeddings[0].shape[-1]
         dtype = common_dtype(namespace_of(embeddings[0]), *embeddings)
         arguments = tuple(x if k in self.whole else mapped(_widened, x) for k, x in enumerate(arguments))
@@ -193,6 +194,13 @@ class _Matryoshka(EqualByContents):
         flat = [namespace_of(part).reshape(part, (-1,)) for part in parts]
         weighted = [x if weight == 1 else x * weight for x, weight in zip(flat, self.weights, strict=True)]
         return add(weighted, dtype, reduction)
+
+    def _ranks(self, options: dict[str, Any]) -> Any:
+        """Ranks of a call, of its own or of a `functools.partial`."""
+        ranks, loss = options.get("across"), self.loss
+        while ranks is None and isinstance(loss, partial):
+            ranks, loss = loss.keywords.get("across"), loss.func
+        return ranks
 
     def _embeddings(self, arguments: tuple[Any, ...], options: dict[str, Any], named: set[str]) -> list[Array]:
         """Embeddings of the full width among the arguments."""

@@ -21,6 +21,8 @@ JUMP = 6.0
 """Standard errors by which the spacings of one neighbour may exceed those of the others."""
 LATTICE = 4
 """Values of a column, relative to the root of the number of rows, up to which it is a lattice."""
+FEW = 20
+"""Values up to which a column tells nothing of copies."""
 MOST_ROWS = 0.5
 """Share of rows with the largest gap at the same neighbour that is a sign of as many copies of each."""
 GAP = 0.1
@@ -40,26 +42,40 @@ def _nearest(z: Array, rows: Sequence[int], count: int) -> Array:
 def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> bool:
     """Whether the distances of pairs to their neighbours have a jump, as noisy copies have.
 
-    If the density is smooth at the scale of k neighbours, ``k log(d[k+1] / d[k])`` of their distances d is exponential
-    with mean 1/D in D dimensions, for every k (Facco et al. 2017). In m noisy copies, it is larger at m - 1. Up to √N
-    neighbours are looked at: beyond 12, m copies have to be the rule, with the largest gap of most rows at m - 1, since
-    clusters of different sizes are draws of a mixture. Lattices, columns of few values and tied distances, are left
-    out: noise makes all values differ, and beside continuous columns the next line of a lattice is a jump.
+    Noise makes all values differ, unless they are rounded. Beside continuous columns, the next line of a lattice, a
+    column of few values, is a jump, too. So it is looked for among columns that are no lattices, then among all but
+    those of very few values, with ties in random order.
     """
     if len(rows) < 4 * NEIGHBOURS:
         return False
-    most = max(NEIGHBOURS, math.isqrt(len(rows)))
     xp = namespace_of(x)
-    z = xp.concat([own_normal_scores(v) for v in (x, y)], axis=1)
-    z = xp.take(z, indices(rows, z), axis=0)
+    z = xp.take(xp.concat([x, y], axis=1), indices(random.sample(rows, len(rows)), x), axis=0)
     ordered = xp.sort(z, axis=0)
-    values = xp.sum(xp.astype(ordered[1:, :] != ordered[:-1, :], xp.int64), axis=0) + 1
-    continuous = [k for k in range(z.shape[1]) if int(values[k]) > LATTICE * math.isqrt(len(rows))]
-    if not continuous:
+    found = xp.sum(xp.astype(ordered[1:, :] != ordered[:-1, :], xp.int64), axis=0) + 1
+    values = [int(found[k]) for k in range(z.shape[1])]
+    continuous, many = (
+        [k for k, count in enumerate(values) if count > least] for least in (LATTICE * math.isqrt(len(rows)), FEW)
+    )
+    if continuous and _have_a_jump(xp.take(z, indices(continuous, z), axis=1), random):
+        return True
+    if len(many) == len(continuous):
         return False
-    z = xp.take(z, indices(continuous, z), axis=1)
-    chosen = random.sample(range(len(rows)), min(QUERIES, len(rows)))
-    step = max(1, CHUNK // len(rows))
+    ranks = xp.argsort(xp.argsort(xp.take(z, indices(many, z), axis=1), axis=0, stable=True), axis=0)
+    return _have_a_jump(xp.astype(ranks, z.dtype), random)
+
+
+def _have_a_jump(z: Array, random: Random) -> bool:
+    """Whether distances of normal scores to their neighbours have a jump.
+
+    If the density is smooth at the scale of k neighbours, ``k log(d[k+1] / d[k])`` of their distances d is exponential
+    with mean 1/D in D dimensions, for every k (Facco et al. 2017). In m noisy copies, it is larger at m - 1. Up to √N
+    neighbours are looked at: beyond 12, m copies have to be the rule, with the largest gap of most rows at m - 1, since
+    clusters of different sizes are draws of a mixture. Tied distances are left out.
+    """
+    xp, rows = namespace_of(z), z.shape[0]
+    z, most = own_normal_scores(z), max(NEIGHBOURS, math.isqrt(rows))
+    chosen = random.sample(range(rows), min(QUERIES, rows))
+    step = max(1, CHUNK // rows)
     near = xp.concat([_nearest(z, chosen[k : k + step], most + 1) for k in range(0, len(chosen), step)], axis=0)
     first = near[:, : NEIGHBOURS + 1]
     smooth = xp.all(first[:, 1:] - first[:, :-1] > 1e-12 * (1.0 + first[:, 1:]), axis=1)

@@ -95,6 +95,8 @@ def is_missing(value: Any) -> bool:
         return bool(value != value)  # noqa: PLR0124  (NaN)
     except TypeError:  # that of pandas has no truth value
         return True
+    except ValueError:  # an array in a cell
+        return False
 
 
 def has_numbered_categories(name: str, values: Any) -> bool:

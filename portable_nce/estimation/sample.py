@@ -127,7 +127,8 @@ def sample_of(
     `least`: fewest rows.
     """
     x, y = (entered(name, z) for name, z in (("x", x), ("y", y)))
-    x, y = (namespace_of(x).astype(z, namespace_of(x).result_type(x, y)) for z in (x, y))  # of libraries beside NumPy
+    xp = namespace_of(x, y)
+    x, y = (xp.astype(z, xp.result_type(x, y), copy=False) for z in (x, y))  # libraries beside NumPy have several
     count = int(x.shape[0])
     _check_axes(x, y, least)
     if int(y.shape[0]) != count:
@@ -229,7 +230,7 @@ def _labels(name: str, labels: Any, count: int) -> list[Any]:
     result = list(labels.tolist()) if hasattr(labels, "tolist") else list(labels)
     if len(result) != count:
         raise ValueError(f"{name}: expected a label of each of the {count} rows, got {len(result)}")
-    result = [z.item() if hasattr(z, "item") else z for z in result]  # of sequences of NumPy's values
+    result = [z.item() if getattr(z, "shape", None) == () else z for z in result]  # of sequences of NumPy's values
     if any(not isinstance(z, Hashable) for z in result):
         raise TypeError(f"{name}: expected a number, a name or a time for each row, got lists or the like")
     if any(map(is_missing, result)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, get_args
 
-from .._core.autodiff import grad, stop_gradient, value_and_grad
+from .._core.autodiff import grad, stop_gradient
 from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit
 from .._core.equality import EqualByContents, Record
 from .._core.namespace import common_namespace, is_array, is_number, namespace_of
@@ -251,7 +251,7 @@ class Objective(Labelled):
         """
         n_numbers = len(row.numbers)
         if self.slopes is not None:
-            found = _checked_slopes(self.slopes(row, *parameters), n_numbers + len(parameters))
+            found = _checked_slopes(self.slopes(row, *parameters), n_numbers + len(parameters), row.log_odds)
             return tuple(None if slope is None else slope * factor for slope in found)
 
         def total(*varying: Array) -> Array:
@@ -265,12 +265,17 @@ class Objective(Labelled):
         return slopes
 
 
-def _checked_slopes(found: Any, count: int) -> tuple[Any, ...]:
-    """Slopes that a function returned, of so many arguments."""
+def _checked_slopes(found: Any, count: int, like: Array) -> tuple[Any, ...]:
+    """Slopes that a function returned, of so many arguments: None, numbers, or arrays with the axes of `like`."""
     if not isinstance(found, (tuple, list)) or len(found) != count:
         got = f"{len(found)}" if isinstance(found, (tuple, list)) else type(found).__name__
         raise ValueError(f"slopes: expected a tuple of {count}, one by each argument, got {got}")
-    return tuple(found)
+    xp, shape = namespace_of(like), tuple(like.shape)
+    for slope in found:
+        own = None if slope is None or is_number(slope) else tuple(getattr(slope, "shape", ()))
+        if own is not None and (len(own) != len(shape) or own[0] != shape[0]):
+            raise ValueError(f"slopes: expected numbers, or arrays of shape {shape}, got shape {own}")
+    return tuple([xp.full_like(like, float(x)) if is_number(x) else x for x in found])
 
 
 class _SlopesOf(Record):
@@ -370,19 +375,17 @@ class Term(EqualByContents):
         if not need_grad:
             return self._values(*arguments), ()
         if self.slopes is not None:
-            like, found = arguments[0], _checked_slopes(self.slopes(*arguments), len(arguments))
-            full_like = namespace_of(like).full_like
-            return self._values(*arguments), tuple([full_like(like, x) if is_number(x) else x for x in found])
+            return self._values(*arguments), _checked_slopes(self.slopes(*arguments), len(arguments), arguments[0])
 
-        def total(*varying: Array) -> tuple[Array, Array]:
+        def total(*varying: Array) -> Array:
             values = self._values(*varying)
             xp = namespace_of(values)
-            return xp.reshape(sum_to_scalar(xp, values), ()), values
+            return xp.reshape(sum_to_scalar(xp, values), ())
 
         xp = namespace_of(*arguments)
         whole = tuple(xp.broadcast_to(x, tuple(arguments[0].shape)) for x in arguments)  # one slope per pair
-        (_, values), slopes = value_and_grad(total, tuple(range(len(whole))), has_aux=True)(*whole)
-        return values, slopes
+        slopes: tuple[Array, ...] = grad(total, tuple(range(len(whole))))(*whole)
+        return self._values(*whole), slopes  # MLX's forward mode takes no auxiliary results
 
     def _values(self, *arguments: Array) -> Array:
         """Values, checked to have the shape of the scores."""
@@ -390,6 +393,8 @@ class Term(EqualByContents):
         if not is_array(values) or tuple(values.shape) != shape:
             got = f"shape {tuple(values.shape)}" if is_array(values) else type(values).__name__
             raise ValueError(f"objective: expected an elementwise function of scores, of shape {shape} here, got {got}")
+        xp, (_, values) = common_namespace(scores=arguments[0], objective=values)
+        check_floating(xp, objective=values)
         return values
 
 

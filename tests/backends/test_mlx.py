@@ -332,3 +332,34 @@ def test_float64_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch)
     assert "float64" not in adapter.dtypes
     with pytest.raises(TypeError, match=r"float64, which MLX computes with on the processor alone"):
         pnce.info_nce(x, y)
+
+
+@pytest.mark.parametrize("kind", ["terms", "parameters", "slopes", "objective", "elementwise", "similarity"])
+def test_functions_of_users_in_forward_mode_and_checkpoints(kind: str) -> None:
+    """Auxiliary results of MLX lose their tangents, and its checkpoints take every array for a learned one."""
+    x, y = mx.array(np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32))
+    terms = pnce.objectives
+    objectives: dict[str, Any] = {
+        "terms": terms.Pairwise(None, lambda s: s * s),
+        "parameters": terms.Pairwise(None, lambda s, w: w * s * s, parameters=(0.7,)),
+        "slopes": terms.Pairwise(None, terms.Term(lambda s: s * s, lambda s: (2.0 * s,))),
+        "objective": terms.Objective(lambda row: row.log_odds * row.log_odds),
+    }
+    similarities: dict[str, Any] = {
+        "elementwise": pnce.similarities.elementwise("dot", mx.tanh, lambda s: 1 - mx.tanh(s) ** 2),
+        "similarity": pnce.similarities.Similarity(
+            lambda x, y, scale: ((x * scale,), (y,)),
+            lambda rows, columns: rows[0] @ columns[0].T,
+            lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)),
+        ),
+    }
+
+    def loss(x: Any, y: Any) -> Any:
+        return pnce.contrast(x, y, objective=objectives.get(kind, "info_nce"), similarity=similarities.get(kind, "dot"))
+
+    gradients = mx.grad(loss, (0, 1))(x, y)
+    wanted = sum(float((a * b).sum()) for a, b in zip(gradients, (y, x), strict=True))
+    assert abs(wanted) > 0.1
+    assert float(mx.jvp(loss, [x, y], [y, x])[1][0]) == pytest.approx(wanted, rel=1e-5)
+    for found, own in zip(mx.grad(mx.checkpoint(loss), (0, 1))(x, y), gradients, strict=True):
+        np.testing.assert_allclose(np.asarray(found), np.asarray(own), rtol=1e-5, atol=1e-6)

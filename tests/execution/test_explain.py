@@ -13,7 +13,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
+from portable_nce.testing import run_ranks
 from portable_nce.testing.cases import LOSSES, example
+
+SIX = np.random.default_rng(0).normal(size=(6, 3))
 
 RNG = np.random.default_rng(5)
 N, K, D = 1200, 1600, 16
@@ -188,6 +191,35 @@ REASONS: dict[str, tuple[Any, str]] = {
     "labels": (lambda: pnce.supcon(QUERY[:D], LABELS[:D] % 2), "the matrix is small"),
     "one column": (lambda: pnce.info_nce(QUERY[:1], KEY[:1]), "no row has a negative"),
 }
+
+
+COUNTED: dict[str, tuple[Callable[..., Any], int]] = {
+    "info_nce": (lambda **k: pnce.info_nce(SIX, SIX + 1e-3, **k), 6),
+    "two sides": (lambda **k: pnce.info_nce(SIX, SIX + 1e-3, symmetric=True, **k), 12),
+    "two views": (lambda **k: pnce.dcl(SIX, SIX + 1e-3, **k), 12),
+    "three in blocks": (lambda **k: pnce.info_nce(SIX, SIX + 1e-3, block_size=3, **k), 6),
+    "labels": (lambda **k: pnce.supcon(SIX, np.asarray([0, 0, 1, 1, 2, 3]), **k), 4),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("temperature", [0.5, 0.05, 1e-3])
+def test_rows_that_count(name: str, temperature: float) -> None:
+    """However small or negative their losses are, and whatever is made of them."""
+    loss, wanted = COUNTED[name]
+    for reduction in ("mean", "sum", "none") if name != "two views" else ("mean", "sum"):
+        found = pnce.explain(loss, temperature=temperature, reduction=reduction)
+        assert found.counted == wanted, reduction
+
+
+def test_a_rank_without_rows_is_explained() -> None:
+    def on_a_rank(group: Any) -> Any:
+        rows = SIX[: 6 * group.rank]
+        return pnce.explain(
+            pnce.clip, rows, rows, logit_scale=10.0, across=pnce.across(group, gradients="summed")
+        ).counted
+
+    assert run_ranks(2, on_a_rank) == [0, 12]
 
 
 @pytest.mark.parametrize("name", REASONS)

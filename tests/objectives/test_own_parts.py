@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import portable_nce as pnce
 from portable_nce._execution.matrix import ScoreMatrix
@@ -679,11 +680,11 @@ MISFITS: dict[str, tuple[type[Exception], Similarity]] = {
         ValueError,
         _own(prepare=lambda x, y, scale: ((x[:3] * scale,), (y,))),
     ),
-    "pullback: expected tuples of the cotangents .*, got shapes": (
+    r"pullback: expected cotangents .*, of shapes \[\[\(6, 4\)\], \[\(6, 4\)\]\]": (
         ValueError,
         _own(pullback=lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0], g))),
     ),
-    "pullback: expected tuples of the cotangents .*, got ndarray": (
+    "pullback: expected cotangents of the operands": (
         ValueError,
         _own(pullback=lambda *given: given[2] @ given[1][0]),
     ),
@@ -697,11 +698,43 @@ def test_results_of_own_functions_that_do_not_fit_are_refused(message: str) -> N
         pnce.value_and_grad(lambda x: pnce.info_nce(x, Y, temperature=1.0, similarity=similarity))(X)
 
 
-def test_a_constant_slope_may_be_a_number() -> None:
-    double = pnce.similarities.elementwise("dot", lambda s: 2.0 * s, lambda _: 2.0)
+@libraries
+@pytest.mark.parametrize("slope", ["number", "0-d", "integers", "flags"])
+def test_a_slope_may_be_of_another_kind(convert: Any, slope: str) -> None:
+    slopes = {
+        "number": lambda s: 1.0,  # noqa: ARG005
+        "0-d": lambda s: convert(np.asarray(1.0)),  # noqa: ARG005
+        "integers": lambda s: convert(np.ones(tuple(s.shape), dtype=np.int64)),
+        "flags": lambda s: s == s,  # noqa: PLR0124
+    }
+    same = pnce.similarities.elementwise("dot", lambda s: 1.0 * s, slopes[slope])
     found, wanted = (
-        differentiated(lambda x, y, s=s, t=t: pnce.info_nce(x, y, temperature=t, similarity=s), X, Y)
-        for s, t in ((double, 0.5), ("dot", 0.25))
+        differentiated(lambda x, y, s=s: pnce.info_nce(x, y, temperature=0.5, similarity=s), convert(X), convert(Y))
+        for s in (same, "dot")
+    )
+    assert_same(found, wanted)
+
+
+def test_operands_may_have_leading_axes_and_constants() -> None:
+    """Without a pullback; with one, None is the cotangent of a constant, and lists are as good as tuples."""
+
+    def heads(z: Any) -> Any:
+        return z.reshape(len(z), 2, -1).swapaxes(0, 1)
+
+    of_heads = Similarity(
+        lambda x, y, scale: ((heads(x * scale),), (heads(y),)),
+        lambda rows, columns: (rows[0] @ columns[0].swapaxes(-1, -2)).max(0),
+    )
+    by_hand_ = pnce.from_scores.info_nce((heads(X) @ heads(Y).swapaxes(-1, -2)).max(0))
+    np.testing.assert_allclose(pnce.info_nce(X, Y, temperature=1.0, similarity=of_heads), by_hand_, rtol=1e-12)
+    with_flags = Similarity(
+        lambda x, y, scale: ((x * scale, np.ones((6, 1))), (y,)),
+        lambda rows, columns: rows[0] @ columns[0].T * rows[1],
+        lambda rows, columns, g: ([g @ columns[0], None], [g.T @ rows[0]]),  # type: ignore[arg-type,return-value]
+    )
+    found, wanted = (
+        differentiated(lambda x, y, s=s: pnce.info_nce(x, y, temperature=1.0, similarity=s), X, Y)
+        for s in (with_flags, "dot")
     )
     assert_same(found, wanted)
 
@@ -728,3 +761,55 @@ def test_a_slope_of_a_term_may_be_a_number() -> None:
         for s in (lambda _: (3.0,), lambda s: (0.0 * s + 3.0,))
     )
     assert_same(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("message", "objective"),
+    [
+        (
+            r"shape \(6,\), got shape \(1,\)",
+            Objective(lambda row: row.log_odds, slopes=lambda row: (row.log_odds[:1],) * 4),
+        ),
+        (r"shape \(6, 6\), got shape \(6,\)", Pairwise(None, Term(lambda s: s * s, lambda s: (2.0 * s[0],)))),
+    ],
+)
+def test_slopes_of_another_shape_are_refused(message: str, objective: Any) -> None:
+    with pytest.raises(ValueError, match=f"slopes: expected numbers, or arrays of {message}"):
+        pnce.grad(lambda x: pnce.contrast(x, Y, objective=objective, block_size=None))(X)
+
+
+@pytest.mark.parametrize("kind", [int, bool, complex])
+def test_terms_and_pullbacks_are_floating(kind: Any) -> None:
+    with pytest.raises(TypeError, match="objective: expected"):
+        pnce.contrast(X, Y, objective=Pairwise(None, lambda s: s.astype(kind)))
+    wrong = _own(pullback=lambda *given: tuple((x.astype(kind),) for x in (given[0][0], given[1][0])))
+    with pytest.raises(TypeError, match="pullback: expected"):
+        pnce.grad(lambda x: pnce.info_nce(x, Y, temperature=1.0, similarity=wrong))(X)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(lambda row: row.log_odds**2),
+        Pairwise(lambda s: -s, lambda s: s * s),
+        Pairwise(lambda s, w: w * s, lambda s, w: s * s * w, parameters=(0.7,)),
+    ],
+    ids=["objective", "terms", "parameters"],
+)
+def test_functions_are_differentiated_under_checkpointing(objective: Any, *, reentrant: bool) -> None:
+    """Also where what is saved goes to the CPU."""
+
+    def loss(x: Any) -> Any:
+        return pnce.contrast(x, torch.asarray(Y), objective=objective)
+
+    def on_cpu(x: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu():
+            return loss(x)
+
+    found = []
+    for step in (loss, partial(torch.utils.checkpoint.checkpoint, loss, use_reentrant=reentrant), on_cpu):
+        x = torch.tensor(X, requires_grad=True)
+        step(x).backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1:], [found[0]] * 2, rtol=1e-12, atol=1e-14)

@@ -557,8 +557,11 @@ def differing(v: Variant, a: Any, k: int) -> dict[str, Callable[..., Any]]:
             pnce.clip, a, a, logit_scale=2.0, similarity=("dot", "cosine")[k]
         ),
         told("steps", "1", "2"): partial(pnce.cpc, a, *steps),
-        told("features", "3", r"\(2, 3\)"): partial(
-            pnce.contrast, a[:, : 3 - k], a, objective="info_nce", similarity=lambda x, y: x @ y[:, : x.shape[1]].T
+        told("widths", r"\(3, 2\)", r"\(3\)"): partial(
+            pnce.matryoshka(pnce.clip, (3, 2)[: 2 - k]), a, a, logit_scale=2.0
+        ),
+        told("weights", r"\(1, 1\)", r"\(1, 2\)"): partial(
+            pnce.matryoshka(pnce.clip, (3, 2), weights=(1.0, 1.0 + k)), a, a, logit_scale=2.0
         ),
         told("columns of labels", "4", "3"): partial(pnce.supcon, a, truths[:, : 4 - k]),
         "mask: expected the columns of all ranks, 4, got 0": partial(pnce.info_nce, a, a, mask=truths[:, : 4 - 4 * k]),
