@@ -114,11 +114,21 @@ def test_masked_values_are_refused(dtype: Any) -> None:
         (torch.eye(60).to_sparse(), TypeError, "x: expected a dense tensor"),
         ([[DOSE]] * 60, ValueError, r"x: expected shape \(N, D\)"),
         ([{}] * 60, TypeError, "x: expected numbers or names, got dict"),
+        (
+            np.asarray([*map(np.ones, [2] * 60), None], dtype=object)[:-1],
+            TypeError,
+            "x: expected numbers or names, got nd",
+        ),
     ],
 )
 def test_arguments_that_are_no_samples(x: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         estimate(x, A[:60])
+
+
+def test_labels_that_are_arrays_are_refused() -> None:
+    with pytest.raises(TypeError, match="groups: expected a number, a name or a time for each row, got lists"):
+        estimate(DOSE, A, groups=[np.ones(2) for _ in DOSE])
 
 
 def test_each_column_of_names_is_one() -> None:
@@ -177,6 +187,16 @@ def test_few_values_beside_a_continuous_column_are_no_copies(rows: int, made: Ca
         rng = np.random.default_rng(seed)
         x, y = on_host("x", made(rng, rows)), rng.normal(size=(rows, 1))
         assert not has_near_copies(x, y, range(rows), Random(seed))
+
+
+@pytest.mark.parametrize("columns", [(1, 8), (3, 3)])
+def test_near_copies_in_rounded_columns_are_noticed(columns: tuple[int, int]) -> None:
+    """Beside a continuous column, and without one."""
+    rng = np.random.default_rng(1)
+    x, y = (np.repeat(rng.normal(size=(300, width)), 3, axis=0) for width in columns)
+    x, y = x + 0.01 * rng.normal(size=x.shape), np.round(10.0 * y + 0.3 * rng.normal(size=y.shape))
+    x = x if columns[0] == 1 else np.round(15.0 * x)
+    assert has_near_copies(x, y, range(900), Random(0))
 
 
 def test_near_copies_with_a_label_are_noticed() -> None:

@@ -286,6 +286,8 @@ def test_the_mutual_information_of_files(tmp_path: Path) -> None:
     assert "y.csv: using the first line as a header" in apart.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
     together = run("mi", str(tmp_path / "both.npz"), *options)
+    numpy.savez(tmp_path / "named.npz", **{"rate, Hz": x, " depth ": y})
+    assert run("mi", str(tmp_path / "named.npz"), *options).stdout == together.stdout
     assert together.stdout == apart.stdout.replace(".png", ".png, in place of the file of that name")
     (tmp_path / "names.csv").write_text("\n".join("ab"[i % 2] for i in range(100)), encoding="utf-8")
     groups = "--groups", str(tmp_path / "names.csv"), "--steps", "5", "--json"
