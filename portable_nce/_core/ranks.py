@@ -215,11 +215,11 @@ def agreed_on(ranks: Any, options: dict[str, Any], check: Callable[..., Result],
     except Exception:
         _refuse(ranks)
         raise
-    _compared(ranks.communicator, [0] * (_N_NUMBERS - 1), json.dumps(_summaries(options)))
+    _reports_of(ranks.communicator, [0] * (_N_NUMBERS - 1), json.dumps(_summaries(options)))
     return result
 
 
-def _compared(communicator: Any, numbers: Sequence[int], text: str) -> list[list[int]]:
+def _reports_of(communicator: Any, numbers: Sequence[int], text: str) -> list[list[int]]:
     """Numbers of all ranks, which raise the same error if one refuses its arguments or if the texts differ."""
     reports = [list(integers) for integers in communicator.tell([*numbers, _digest(text)])]
     refusing = [rank for rank, (first, *_) in enumerate(reports) if first == _REFUSED]
@@ -284,7 +284,7 @@ def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
         # Arguments come first, and win over options of the same name, such as `pairing`.
         text = json.dumps({**ranks.arguments, **_summaries(report.options), **ranks.arguments})
         ranks.exchanging = True  # from here on, all ranks raise the same errors
-        reports = _compared(communicator, numbers, text)
+        reports = _reports_of(communicator, numbers, text)
     rows, columns, n_temperatures, of_masks, largest, *_ = zip(*reports, strict=True)
     for what, lengths in (("row", rows), ("column", columns)):
         if max(lengths) == 0:

@@ -10,6 +10,7 @@ from random import Random
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .features import indices, own_normal_scores
+from .repeats import row_keys
 
 __all__ = ["correlation_time", "has_near_copies", "is_serial"]
 
@@ -60,7 +61,10 @@ def has_near_copies(x: Array, y: Array, rows: Sequence[int], random: Random) -> 
         return True
     if len(many) == len(continuous):
         return False
-    ranks = xp.argsort(xp.argsort(xp.take(z, indices(many, z), axis=1), axis=0, stable=True), axis=0)
+    z = xp.take(z, indices(many, z), axis=1)
+    if 2 * len({*row_keys(z)}) < len(rows):  # codes, or tables, whose rows repeat by nature
+        return False
+    ranks = xp.argsort(xp.argsort(z, axis=0, stable=True), axis=0)
     return _have_a_jump(xp.astype(ranks, z.dtype), random)
 
 
