@@ -23,21 +23,21 @@ _LARGE = 2**26
 """Entries of a matrix beside which no second one of its size is held."""
 
 
-def _hooks_saved_tensors() -> bool:
-    """Whether hooks may take what is saved for backward passes: checkpointing, which counts it.
+def _hooks_saved_tensors() -> bool | None:
+    """Whether hooks take what is saved for backward passes: checkpointing, which counts it.
 
-    PyTorch before 2.8 does not say: True.
+    PyTorch before 2.8 does not say: None.
     """
     private = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
     top = getattr(private, "_top_saved_tensors_default_hooks", None)
-    return top is None or top(True) is not None  # noqa: FBT003  (also while tracing)
+    return None if top is None else top(True) is not None  # noqa: FBT003  (also while tracing)
 
 
 def _is_under_hooks_alone() -> bool:
     """Whether hooks take what is saved, as for checkpointing, outside of torch.func, which refuses them."""
-    private = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
-    knows = hasattr(private, "_top_saved_tensors_default_hooks") and not torch.compiler.is_compiling()
-    return knows and _hooks_saved_tensors() and functorch.maybe_current_level() is None
+    if torch.compiler.is_compiling() or not _hooks_saved_tensors():
+        return False
+    return bool(functorch.maybe_current_level() is None)
 
 
 def _by_autograd(
@@ -874,7 +874,7 @@ class TorchAdapter(Defaults):
     def observed(self, arrays: Arrays) -> tuple[Any, tuple[int, ...]] | None:
         if torch.compiler.is_compiling() or forward_ad._current_level >= 0:  # noqa: SLF001  (cotangents may have tangents)
             return None
-        if _hooks_saved_tensors() or not is_unobserved(arrays):
+        if _hooks_saved_tensors() is not False or not is_unobserved(arrays):
             return None
         keeps = torch.is_grad_enabled()
         kinds = [(x.shape, x.dtype, x.device, x.layout) for x in arrays]

@@ -31,6 +31,7 @@ from ._core.checks import (
     refuses_other_names,
     scalar,
     shape_of,
+    shape_or_type,
 )
 from ._core.left_out import log_add, log_odds
 from ._core.logsumexp import ExpSum
@@ -1403,7 +1404,7 @@ def _below_log_number(
 def _one_number(value: Any) -> Array:
     """Value of a bound, checked to be one number."""
     if not is_array(value) or tuple(value.shape):
-        result = f"shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
+        result = shape_or_type(value)
         raise ValueError(f"bound: expected a function of scores and mask to one number, got {result}")
     return value
 

@@ -38,6 +38,7 @@ from ._core.checks import (
     readable_entry,
     refuses_other_names,
     shape_of,
+    shape_or_type,
 )
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
@@ -599,10 +600,9 @@ class _CriticScores(_Around):
         scores = self.inner(rows[0], columns[0])
         expected = (*rows[0].shape[:-1], columns[0].shape[-2])
         if not is_array(scores) or tuple(scores.shape) != expected:
-            got = f"shape {tuple(scores.shape)}" if is_array(scores) else type(scores).__name__
             raise ValueError(
-                f"similarity: expected a function that returns scores of shape {expected}, got {got}; compare each row "
-                f"with each column, as x @ y.T does"
+                f"similarity: expected a function that returns scores of shape {expected}, got "
+                f"{shape_or_type(scores)}; compare each row with each column, as x @ y.T does"
             )
         xp, (_, scale, scores) = common_namespace(embeddings=rows[0], scale=rows[1], similarity=scores)
         check_floating(xp, similarity=scores)

@@ -252,13 +252,13 @@ def check_similarity(chosen: Similarity, call: Call) -> None:
         )
 
 
-def check_prepared(chosen: Similarity, call: Call) -> None:
+def check_prepared(chosen: Similarity, call: Call, across: Ranks) -> None:
     """Have the errors of a similarity with arrays before ranks exchange theirs, when other ranks would wait.
 
     Not of a user's preparation, which may count its calls, or exchange arrays itself.
     """
-    across, prepare = call.options.across, chosen.prepare
-    if across is not None and across.check and is_fixed(prepare, arrays=True) and not is_fixed(prepare):
+    prepare = chosen.prepare
+    if across.check and is_fixed(prepare, arrays=True) and not is_fixed(prepare):
         prepare(stop_gradient(call.x), stop_gradient(call.y), 1.0)
 
 

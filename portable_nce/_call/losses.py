@@ -200,7 +200,7 @@ def _computed(call: Call, factor: Callable[[dict[str, Any]], Any] | None) -> Arr
         warn_of_number("logit_bias", given.numbers["logit_bias"], first, most=1.0)
     numbers, shards = call.numbers, None
     if across is not None:
-        check_prepared(chosen, call)
+        check_prepared(chosen, call, across)
         # Ranks that differ here would exchange different sums and hang; the pairing of a full queue has no flags.
         coupled = across.check and couples_rows(objective, x)
         shards = agree_on_arguments(across, call, {"pairing": call.pairing, "coupling of rows": coupled})

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient
-from .checks import all_entries, check_floating, is_empty, is_readable, largest, least, readable_entry
+from .checks import (
+    all_entries,
+    check_floating,
+    is_empty,
+    is_readable,
+    largest,
+    least,
+    readable_entry,
+    shape_or_type,
+)
 from .distances import Near, negative_squares, pull_squares
 from .equality import Record
 from .namespace import is_array, is_number, namespace_of
@@ -71,7 +80,7 @@ class OwnFunction(Record):
             if is_array(found) and tuple(found.shape) == ():
                 found = xp.broadcast_to(found, shape)
         if not is_array(found) or tuple(found.shape) != shape:
-            got = f"shape {tuple(found.shape)}" if is_array(found) else type(found).__name__
+            got = shape_or_type(found)
             raise ValueError(f"{self.name}: expected a function of each entry, of shape {shape}, got {got}")
         check_floating(namespace_of(found), **{self.name: found})
         return found

@@ -374,9 +374,8 @@ def _check_same(name: str, summaries: Sequence[_Summary]) -> None:
 
 def _check_pairs(mask_columns: Sequence[int], largest: Sequence[int], columns: int, named: str) -> None:
     """Check masks and column indices against the number of columns of all ranks."""
-    wrong = [
-        number for number in mask_columns if number not in (_NO_MASK, columns)
-    ]  # a set would fix sizes in torch.compile
+    # A set would fix sizes in torch.compile.
+    wrong = [number for number in mask_columns if number not in (_NO_MASK, columns)]
     if wrong:
         raise ValueError(f"mask: expected the columns of all ranks, {columns}, got {wrong[0]}")
     if max(largest) >= columns:

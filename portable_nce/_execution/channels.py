@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._core.checks import check_floating
+from .._core.checks import check_floating, shape_or_type
 from .._core.distances import is_small_tile
 from .._core.equality import is_fixed
 from .._core.namespace import is_array, namespace_of
@@ -144,7 +144,7 @@ def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Route
         return rows[0], None
     result, shape = scores(rows, columns), (rows[0].shape[-2:][0], columns[0].shape[-2:][0])
     if not is_array(result) or tuple(result.shape) != shape:
-        got = f"shape {tuple(result.shape)}" if is_array(result) else type(result).__name__
+        got = shape_or_type(result)
         raise ValueError(f"scores: expected a function that returns scores of shape {shape}, got {got}")
     check_floating(namespace_of(result), scores=result)
     return result, None

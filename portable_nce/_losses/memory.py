@@ -345,9 +345,8 @@ def nnclr(
     same_width(similarity, "view_a", x, "support", z)
     if options.mask is not None:
         size = 2 * rows if negatives == "views" else rows
-        check_mask(
-            xp, "mask", options.mask, (size, size if across is None else shape_of("mask", options.mask, "(N, K)")[1])
-        )
+        _, of_all = shape_of("mask", options.mask, "(N, K)")
+        check_mask(xp, "mask", options.mask, (size, size if across is None else of_all))
         present = xp.any(options.mask, axis=1)
         if negatives == "views":  # with ranks, the mask of a row as a column is on other ranks
             columns = None if across is not None else xp.any(options.mask, axis=0)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from .._core.autodiff import grad, stop_gradient
-from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit
+from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit, shape_or_type
 from .._core.equality import EqualByContents, Record
 from .._core.namespace import common_namespace, is_array, is_number, namespace_of
 from .._core.numerics import sum_to_scalar
@@ -391,7 +391,7 @@ class Term(EqualByContents):
         """Values, checked to have the shape of the scores."""
         values, shape = self.value(*arguments), tuple(arguments[0].shape)
         if not is_array(values) or tuple(values.shape) != shape:
-            got = f"shape {tuple(values.shape)}" if is_array(values) else type(values).__name__
+            got = shape_or_type(values)
             raise ValueError(f"objective: expected an elementwise function of scores, of shape {shape} here, got {got}")
         xp, (_, values) = common_namespace(scores=arguments[0], objective=values)
         check_floating(xp, objective=values)

@@ -375,18 +375,20 @@ def test_torch_compile_takes_functions_made_inside(kind: str) -> None:
             return pnce.contrast(x, y, objective=pnce.objectives.Pairwise(lambda s: -s, lambda s: s * s))
         if kind == "objective":
             return pnce.contrast(x, y, objective=lambda row: row.log_odds * row.log_odds)
-        similarity: Any = lambda x, y: x @ y.T  # noqa: E731
+
+        def similarity(x: Any, y: Any) -> Any:
+            return x @ y.T
+
+        chosen: Any = similarity
         if kind == "elementwise":
-            similarity = pnce.similarities.elementwise(
-                "dot", lambda s: 2.0 * torch.sin(s), lambda s: 2.0 * torch.cos(s)
-            )
+            chosen = pnce.similarities.elementwise("dot", lambda s: 2.0 * torch.sin(s), lambda s: 2.0 * torch.cos(s))
         if kind == "similarity":
-            similarity = pnce.similarities.Similarity(
+            chosen = pnce.similarities.Similarity(
                 lambda x, y, scale: ((x * scale,), (y,)),
                 lambda rows, columns: rows[0] @ columns[0].T,
                 lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)),
             )
-        return pnce.info_nce(x, y, temperature=1.0, similarity=similarity)
+        return pnce.info_nce(x, y, temperature=1.0, similarity=chosen)
 
     def slope(function: Any) -> Any:
         own = x.clone().requires_grad_()

@@ -866,7 +866,8 @@ def test_arguments_and_outputs_of_any_structure() -> None:
 def test_parameters_that_others_hold_are_found() -> None:
     """FSDP keeps a view of its flat parameter as an attribute; a parametrization computes one."""
     flat, parametrized = SigLIP(logit_bias=-3.0), SigLIP(logit_bias=-3.0)
-    bias: Any = flat._parameters.pop("logit_bias")  # noqa: SLF001
+    bias: Any = flat.logit_bias
+    del flat.logit_bias
     flat.logit_bias = 2.0 * bias.detach()
     nn.utils.parametrize.register_parametrization(parametrized, "logit_bias", Doubled())
     wanted = SigLIP(logit_bias=-6.0)(A, B)
