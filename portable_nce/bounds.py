@@ -31,7 +31,6 @@ from ._core.checks import (
     refuses_other_names,
     scalar,
     shape_of,
-    shape_or_type,
 )
 from ._core.left_out import log_add, log_odds
 from ._core.logsumexp import ExpSum
@@ -40,6 +39,7 @@ from ._core.numerics import clipped, safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.pair_sums import EXP, SCORE, SOFTPLUS, SOFTPLUS_SLOPE, PairSets, PairTerm, exp_sum, pair_sums
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, finish
+from ._core.returned import shape_or_type
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
 from .from_scores import ScorePairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
 from .objectives.base import Objective

@@ -38,7 +38,6 @@ from ._core.checks import (
     readable_entry,
     refuses_other_names,
     shape_of,
-    shape_or_type,
 )
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
@@ -50,6 +49,7 @@ from ._core.numerics import (
 from ._core.pair_functions import CAUCHY, EUCLIDEAN, Elementwise, OwnFunction, PairFunction, guarded_products
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
+from ._core.returned import as_floating, of_library, shape_or_type
 from ._core.types import AnyArray, ArrayOf, ArrayT, Parameters, Result, SimilarityName
 
 __all__ = [
@@ -604,9 +604,8 @@ class _CriticScores(_Around):
                 f"similarity: expected a function that returns scores of shape {expected}, got "
                 f"{shape_or_type(scores)}; compare each row with each column, as x @ y.T does"
             )
-        xp, (_, scale, scores) = common_namespace(embeddings=rows[0], scale=rows[1], similarity=scores)
-        check_floating(xp, similarity=scores)
-        return upcast(xp, scores) * scale
+        _, (scale, scores) = common_namespace(scale=rows[1], similarity=as_floating("similarity", scores, rows[0]))
+        return scores * scale
 
 
 @explained
@@ -1065,10 +1064,13 @@ def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[O
     if both and all(isinstance(side, tuple) and (len(side) == 1 or not similarity.inner_product) for side in both):
         for name, embeddings, side in zip(("rows", "columns"), (x, y), both, strict=True):
             count = embeddings.shape[-2]
-            if any(operand.shape[-2:][0] != count for operand in side):
-                got = ", ".join(str(tuple(operand.shape)) for operand in side)
-                raise ValueError(f"prepare: expected arrays with {count} {name}, got {name} of shape {got}")
-        rows, columns = both
+            if any(not is_array(operand) or operand.shape[-2:][:1] != (count,) for operand in side):
+                got = ", ".join(shape_or_type(operand) for operand in side)
+                raise ValueError(f"prepare: expected arrays with {count} {name}, got {name} of {got}")
+        checked = as_floating if similarity.inner_product else of_library
+        rows, columns = (tuple([checked("prepare", operand, x) for operand in side]) for side in both)
+        if similarity.inner_product:
+            check_floating(namespace_of(x), rows=rows[0], columns=columns[0])
         return rows, columns
     wanted = "one array each" if similarity.inner_product else "arrays"
     got = f"({', '.join(type(side).__name__ for side in made)})" if isinstance(made, tuple) else type(made).__name__

@@ -659,11 +659,6 @@ def refuses_other_names(module: str) -> Callable[[str], Any]:
     return get
 
 
-def shape_or_type(found: Any) -> str:
-    """What a user's function returned, in an error."""
-    return f"shape {tuple(found.shape)}" if is_array(found) else type(found).__name__
-
-
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str | None:
     """Reason why arguments do not fit the signature of a function, or None if they fit."""
     try:

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 from .autodiff import stop_gradient
 from .checks import (
     all_entries,
-    check_floating,
     is_empty,
     is_readable,
     largest,
     least,
     readable_entry,
-    shape_or_type,
 )
 from .distances import Near, negative_squares, pull_squares
 from .equality import Record
@@ -37,6 +35,7 @@ from .numerics import (
 )
 from .protocol import Array, Namespace
 from .registry import adapter_of
+from .returned import as_slope, returned
 from .tracing import of_number
 
 Operands = tuple[Array, ...]
@@ -71,19 +70,11 @@ class OwnFunction(Record):
     function: Callable[[Array], Any]
 
     def __call__(self, products: Array) -> Array:
-        found, shape, xp = self.function(products), tuple(products.shape), namespace_of(products)
-        if self.name == "slope":
-            if is_number(found):
-                return xp.full_like(products, float(found))
-            if is_array(found) and not xp.isdtype(found.dtype, "real floating"):
-                found = xp.astype(found, products.dtype)
-            if is_array(found) and tuple(found.shape) == ():
-                found = xp.broadcast_to(found, shape)
-        if not is_array(found) or tuple(found.shape) != shape:
-            got = shape_or_type(found)
-            raise ValueError(f"{self.name}: expected a function of each entry, of shape {shape}, got {got}")
-        check_floating(namespace_of(found), **{self.name: found})
-        return found
+        found, shape = self.function(products), tuple(products.shape)
+        if self.name == "slope" and (is_number(found) or is_array(found)):
+            found = as_slope(self.name, found, products)
+            found = namespace_of(found).broadcast_to(found, shape) if tuple(found.shape) == () else found
+        return returned(self.name, found, shape, products, "a function of each entry,")
 
 
 class _Scalable(Elementwise):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._core.checks import check_floating, shape_or_type
 from .._core.distances import is_small_tile
 from .._core.equality import is_fixed
-from .._core.namespace import is_array, namespace_of
+from .._core.namespace import cast, is_array, namespace_of
 from .._core.pair_functions import PairFunction
 from .._core.protocol import Array
 from .._core.registry import adapter_of
+from .._core.returned import as_floating, shape_or_type
 from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
 from .inputs import Arrays
 from .products import Operand, product, pullback, with_divisor
@@ -146,25 +146,24 @@ def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Route
     if not is_array(result) or tuple(result.shape) != shape:
         got = shape_or_type(result)
         raise ValueError(f"scores: expected a function that returns scores of shape {shape}, got {got}")
-    check_floating(namespace_of(result), scores=result)
-    return result, None
+    return as_floating("scores", result, rows[0]), None
 
 
 def _own(pulled: Any, rows: Arrays, columns: Arrays) -> tuple[Arrays, Arrays]:
     """Cotangents of a user's pullback, checked, in memory that may be overwritten: they may share theirs. None is 0."""
-    both, found = (rows, columns), []
+    both = rows, columns
     wanted = [[tuple(x.shape) for x in side] for side in both]
     try:
-        for side, operands in zip(pulled, both, strict=True):
-            each = zip(side, operands, strict=True)
-            found.append(tuple([namespace_of(x).zeros_like(x) if g is None else g * 1.0 for g, x in each]))
+        found = [list(zip(side, operands, strict=True)) for side, operands in zip(pulled, both, strict=True)]
     except (TypeError, ValueError):  # other numbers of them
-        found.clear()
-    if [[tuple(getattr(g, "shape", ())) for g in side] for side in found] != wanted:
+        found = []
+    if [[tuple(getattr(x if g is None else g, "shape", ())) for g, x in side] for side in found] != wanted:
         raise ValueError(f"pullback: expected cotangents of the operands of rows and columns, of shapes {wanted}")
-    for g in (g for side in pulled for g in side if g is not None):
-        check_floating(namespace_of(g), pullback=g)
-    of_rows, of_columns = found
+
+    def cotangent(g: Array | None, x: Array) -> Array:
+        return namespace_of(x).zeros_like(x) if g is None else cast(as_floating("pullback", g, x), x.dtype) * 1.0
+
+    of_rows, of_columns = (tuple([cotangent(g, x) for g, x in side]) for side in found)
     return of_rows, of_columns
 
 

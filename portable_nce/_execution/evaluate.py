@@ -301,15 +301,17 @@ def _balanced(family: PairsSpec, matrix: ScoreMatrix, parameters: Arrays, reduct
 def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays) -> None:
     """Refuse terms that close over learned arrays: these would get no gradient."""
     first = matrix.rows[0]
+    adapter = adapter_of(first)
     terms = [term for term in objective.terms if term is not None and term.fused is None]
-    if not terms or adapter_of(first).mode == "traced":
+    if not terms or adapter.mode == "traced":
         return  # JAX refuses them itself
     zero = zeros(namespace_of(first), (1, 1), upcast(namespace_of(first), first))
     scalars = [zero] * len(parameters)
     for term in terms:
         values = term.value(zero, *scalars)
-        needs = adapter_of(first).needs_gradient
-        if is_array(values) and needs(values) and not needs(zero):  # as all do in MLX's checkpointing
+        if not is_array(values) or adapter_of(values) is not adapter:
+            continue
+        if adapter.needs_gradient(values) and not adapter.needs_gradient(zero):  # as all do in MLX's checkpointing
             raise TypeError(
                 "objective: expected learned arrays among the parameters of Pairwise, got a function that closes over "
                 "one, which would get no gradient; write Pairwise(..., parameters=(array,))"

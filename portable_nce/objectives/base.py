@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from .._core.autodiff import grad, stop_gradient
-from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit, shape_or_type
+from .._core.checks import check_bool, check_callable, check_choice, misfit
 from .._core.equality import EqualByContents, Record
-from .._core.namespace import common_namespace, is_array, is_number, namespace_of
+from .._core.namespace import is_array, is_number, namespace_of
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
+from .._core.returned import as_slope, returned
 from .._core.types import DivideBy
 
 __all__ = ["Labelled", "Objective", "Pairwise", "RowStatistics", "Slopes", "Term", "Weighted", "with_slopes"]
@@ -205,14 +206,8 @@ class Objective(Labelled):
             if reason is None:
                 raise
             raise TypeError(f"objective: expected a function of RowStatistics, got {self.label}: {reason}") from None
-        if not is_array(values):
-            raise TypeError(f"objective: expected a function that returns an array, got {type(values).__name__}")
         odds = row.log_odds
-        if type(values) is not type(odds) or values.dtype != odds.dtype:
-            xp, _ = common_namespace(statistics=odds, objective=values)
-            check_floating(xp, objective=values)
-        check_shape("objective", values, tuple(odds.shape))
-        return values
+        return returned("objective", values, tuple(odds.shape), odds, "a function of each row's statistics,")
 
     def counted(self, row: RowStatistics) -> Array:
         """Return the mask of rows that count.
@@ -270,12 +265,12 @@ def _checked_slopes(found: Any, count: int, like: Array) -> tuple[Any, ...]:
     if not isinstance(found, (tuple, list)) or len(found) != count:
         got = f"{len(found)}" if isinstance(found, (tuple, list)) else type(found).__name__
         raise ValueError(f"slopes: expected a tuple of {count}, one by each argument, got {got}")
-    xp, shape = namespace_of(like), tuple(like.shape)
+    shape = tuple(like.shape)
     for slope in found:
-        own = None if slope is None or is_number(slope) else tuple(getattr(slope, "shape", ()))
-        if own is not None and (len(own) != len(shape) or own[0] != shape[0]):
-            raise ValueError(f"slopes: expected numbers, or arrays of shape {shape}, got shape {own}")
-    return tuple([xp.full_like(like, float(x)) if is_number(x) else x for x in found])
+        along = is_array(slope) and not is_number(slope)
+        if along and (len(slope.shape) != len(shape) or slope.shape[0] != shape[0]):
+            raise ValueError(f"slopes: expected numbers, or arrays of shape {shape}, got shape {tuple(slope.shape)}")
+    return tuple([None if slope is None else as_slope("slopes", slope, like) for slope in found])
 
 
 class _SlopesOf(Record):
@@ -375,7 +370,9 @@ class Term(EqualByContents):
         if not need_grad:
             return self._values(*arguments), ()
         if self.slopes is not None:
-            return self._values(*arguments), _checked_slopes(self.slopes(*arguments), len(arguments), arguments[0])
+            found = _checked_slopes(self.slopes(*arguments), len(arguments), arguments[0])
+            zero = as_slope("slopes", 0.0, arguments[0])
+            return self._values(*arguments), tuple([zero if slope is None else slope for slope in found])
 
         def total(*varying: Array) -> Array:
             values = self._values(*varying)
@@ -390,12 +387,7 @@ class Term(EqualByContents):
     def _values(self, *arguments: Array) -> Array:
         """Values, checked to have the shape of the scores."""
         values, shape = self.value(*arguments), tuple(arguments[0].shape)
-        if not is_array(values) or tuple(values.shape) != shape:
-            got = shape_or_type(values)
-            raise ValueError(f"objective: expected an elementwise function of scores, of shape {shape} here, got {got}")
-        xp, (_, values) = common_namespace(scores=arguments[0], objective=values)
-        check_floating(xp, objective=values)
-        return values
+        return returned("objective", values, shape, arguments[0], "an elementwise function of scores,")
 
 
 class Pairwise(Labelled):

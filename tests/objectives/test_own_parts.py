@@ -488,13 +488,14 @@ def contrast(x: Any = X, y: Any = Y, **options: Any) -> Any:
 
 
 SHAPE = r"similarity: expected a function that returns scores of shape \(6, 6\), got"
-RETURNED = "objective: expected a function that returns an array, got float"
+OF_ROWS = r"objective: expected a function of each row's statistics, of shape \(6,\), got"
 Refused = list[tuple[str, Callable[[], Any]]]
 WRONG_VALUES: Refused = [
     ("block_size: expected None or 'auto'", lambda: contrast(similarity=squared_distance, block_size=2)),
     (SHAPE, lambda: contrast(similarity=lambda x, y: x @ y.T[:, :3])),
     (SHAPE, lambda: contrast(similarity=lambda x, y: float(x.shape == y.shape))),
-    (r"objective: expected shape \(6,\), got \(\)", lambda: contrast(objective=lambda row: row.log_odds.sum())),
+    (OF_ROWS, lambda: contrast(objective=lambda row: row.log_odds.sum())),
+    (OF_ROWS, lambda: contrast(objective=lambda row: float(row.log_odds.shape[0]))),
     (r"factors: expected shape \(6,\), got \(5,\)", lambda: scores_of(scaled_columns("dot", FACTORS[:5]))),
     ("pairing: expected one of", lambda: contrast(pairing="all")),
     ("pairing: .*even number of rows", lambda: pnce.contrast(X[:5], objective="info_nce", pairing="two_views")),
@@ -508,7 +509,6 @@ WRONG_VALUES: Refused = [
     (".*at least one column, got 0", lambda: pnce.bounds.log_n_ceiling(0)),
 ]
 WRONG_TYPES: Refused = [
-    (RETURNED, lambda: contrast(objective=lambda row: float(row.log_odds.shape[0]))),
     ("pairing: expected a name", lambda: contrast(pairing=3)),
     ("weights: expected a real dtype", lambda: contrast(weights=np.ones(6, dtype=complex))),
     ("logit_scale: expected a number", lambda: pnce.clip(X, Y, logit_scale="large")),  # type: ignore[arg-type]
@@ -713,6 +713,80 @@ def test_a_slope_may_be_of_another_kind(convert: Any, slope: str) -> None:
         for s in (same, "dot")
     )
     assert_same(found, wanted)
+
+
+def _made_otherwise(other: Callable[[Any], Any]) -> dict[str, dict[str, Any]]:
+    """Options of `contrast` in which one result of a user's function is made by `other`."""
+    dot: Any = (lambda x, y, scale: ((x * scale,), (y,)), lambda rows, columns: rows[0] @ columns[0].T)
+    entry, square = pnce.similarities.elementwise, Term(lambda s: s * s, lambda s: (other(2.0 * s),))
+    slopes = Objective(lambda row: row.log_odds * 1.0, slopes=lambda row: (other(0.0 * row.log_odds + 1.0), 0, 0, None))
+    similarities: dict[str, Any] = {
+        "function": lambda x, y: other(x @ y.T),
+        "scores": Similarity(dot[0], lambda rows, columns: other(dot[1](rows, columns))),
+        "operands": Similarity(lambda x, y, scale: ((other(x * scale),), (other(y),)), dot[1]),
+        "operands of products": Similarity(lambda x, y, t: ((other(x * t),), (other(y),)), inner_product=True),
+        "pullback": Similarity(dot[0], dot[1], lambda r, c, g: ((other(g @ c[0]),), (other(g.T @ r[0]),))),
+        "value": entry("dot", other, lambda s: 0.0 * s + 1.0),
+        "slope": entry("dot", lambda s: 1.0 * s, lambda s: other(0.0 * s + 1.0)),
+    }
+    objectives: dict[str, Any] = {
+        "rows": lambda row: other(row.log_odds),
+        "slopes of rows": slopes,
+        "term": Pairwise(lambda s: -s, lambda s: other(s * s)),
+        "slopes of a term": Pairwise(lambda s: -s, square),
+    }
+    return {
+        **{name: {"similarity": chosen, "objective": "info_nce"} for name, chosen in similarities.items()},
+        **{name: {"similarity": "dot", "objective": chosen} for name, chosen in objectives.items()},
+    }
+
+
+PARTS = tuple(_made_otherwise(lambda s: s))
+
+
+@libraries
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("dtype", "given"), [("float16", "float32"), ("float64", "float32"), ("float32", "float64")])
+def test_results_of_own_functions_may_have_another_precision(convert: Any, part: str, dtype: str, given: str) -> None:
+    """They are rounded to their precision, and enter the loss as those of the given one."""
+
+    def to(x: Any, name: str = dtype) -> Any:
+        return x.to(getattr(torch, name)) if isinstance(x, torch.Tensor) else x.astype(name)
+
+    found, wanted = (
+        differentiated(
+            lambda x, y, o=other: pnce.contrast(x, y, **_made_otherwise(o)[part]),
+            *(convert(a.astype(given)) for a in (X / 2, Y)),
+        )
+        for other in (to, lambda s: s)
+    )
+    digits = 2e-2 if dtype == "float16" else 1e-5
+    assert_same(found, wanted, rtol=digits, atol=digits)
+    assert {x.dtype.name for x in found} == {given}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_results_of_another_library_are_refused(part: str) -> None:
+    options = _made_otherwise(lambda s: np.zeros(tuple(s.shape)))[part]
+    with pytest.raises(TypeError, match="expected an array of the same library as embeddings, got numpy and torch"):
+        differentiated(lambda x, y: pnce.contrast(x, y, **options), torch.asarray(X), torch.asarray(Y))
+
+
+@pytest.mark.parametrize("part", ["operands", "operands of products", "rows", "term"])
+@pytest.mark.parametrize("other", [None, [1.0]], ids=["None", "list"])
+def test_results_that_are_no_arrays_are_refused(part: str, other: Any) -> None:
+    with pytest.raises(ValueError, match=f"(prepare|objective): expected .*, got .*{type(other).__name__}"):
+        pnce.contrast(X, Y, **_made_otherwise(lambda _: other)[part])
+
+
+@libraries
+def test_a_slope_of_none_is_0(convert: Any) -> None:
+    constant = Pairwise(lambda s: -s, Term(lambda s: 0.0 * s + 3.0, lambda _: (None,)))
+    value, *gradients = differentiated(lambda x, y: pnce.contrast(x, y, objective=constant), convert(X), convert(Y))
+    pull = Pairwise(lambda s: -s, None)
+    others = differentiated(lambda x, y: pnce.contrast(x, y, objective=pull), convert(X), convert(Y))[1:]
+    assert np.isfinite(value)
+    assert_same(gradients, others)
 
 
 def test_operands_may_have_leading_axes_and_constants() -> None:
