@@ -1186,14 +1186,6 @@ class ScorePairs:
         number = sum_to_scalar(xp, xp.astype(self.counted, self.scores.dtype))
         return xp.where(number > 0, number, xp.ones_like(number))
 
-    def over_negatives(self, entries: Array) -> Array:
-        """Mean over the negatives of each row."""
-        return self.xp.sum(self.pairs.negatives(entries + 0.0), axis=1) / self.number
-
-    def at_positive(self, entries: Array) -> Array:
-        """Entry of each row at its positive, 0 without one."""
-        return self.pairs.positive(entries)
-
     def means(
         self, term: PairTerm, *, shift: Array | float | None = None, relative: bool = False
     ) -> tuple[Array, Array]:
