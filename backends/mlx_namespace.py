@@ -147,9 +147,17 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 
 
 def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """`searchsorted` that returns the index dtype."""
+    """`searchsorted` that returns the index dtype, and in a transformation counts: `vmap` refuses MLX's."""
     ordered = x1 if sorter is None else mx.take(x1, sorter, axis=0)
-    return _indices(mx.searchsorted(ordered, x2, side=side))
+    if not is_traced(ordered):
+        return _indices(mx.searchsorted(ordered, x2, side=side))
+    precedes = mx.less if side == "left" else mx.less_equal
+    return _indices(mx.sum(precedes(ordered, mx.expand_dims(x2, -1)), axis=-1))
+
+
+def not_equal(x1: Any, x2: Any, /) -> Array:
+    """``x1 != x2``; if `vmap` maps the second alone, the axes of MLX's result change places."""
+    return mx.logical_not(mx.equal(x1, x2))
 
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
@@ -292,7 +300,8 @@ def _mended() -> ModuleType:
     for name in ("argmax", "argmin"):
         setattr(mended, name, _place(name))
     for function in (
-        *(argsort, asarray, astype, cumulative_sum, exp, expm1, full, full_like, searchsorted, sort, take, where),
+        *(argsort, asarray, astype, cumulative_sum, exp, expm1, full, full_like),
+        *(not_equal, searchsorted, sort, take, where),
     ):
         setattr(mended, function.__name__, function)
     linalg = ModuleType(f"{mx.__name__}.linalg")

@@ -494,7 +494,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def forward(rule: Any, *arrays: Any) -> Arrays:
         # Forward mode takes no views for results.
-        return tuple([x.clone() if x._is_view() else x for x in rule(*arrays)])  # noqa: SLF001
+        return tuple([x if x is None or not x._is_view() else x.clone() for x in rule(*arrays)])  # noqa: SLF001
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:

@@ -328,7 +328,8 @@ def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize =
 
 
 def _others_rule(tile: Tile) -> tuple[Array, Array]:
-    return tile.j != tile.j, tile.i != tile.j
+    differ = namespace_of(tile.i).not_equal
+    return differ(tile.j, tile.j), differ(tile.i, tile.j)
 
 
 @programmed

@@ -1306,6 +1306,10 @@ def _and(a: Array, b: Array) -> Array:
     return namespace_of(a, b).logical_and(a, b)
 
 
+def _differ(a: Array, b: Array) -> Array:
+    return namespace_of(a, b).not_equal(a, b)
+
+
 def _diagonal_rule(tile: Tile) -> tuple[Array, Array]:
     own = tile.i == tile.j
     return own, _not(own)
@@ -1343,7 +1347,7 @@ class _Among(_RuleOf):
 
 
 def _off_diagonal(tile: Tile) -> Array:
-    return tile.i != tile.j
+    return _differ(tile.i, tile.j)
 
 
 def with_own(rule: Rule) -> Rule | None:
@@ -1424,11 +1428,11 @@ def _index_rule(tile: Tile) -> tuple[Array, Array]:
 
 
 def _labels_rule(tile: Tile) -> tuple[Array, Array]:
-    return tile.rows[0] == tile.columns[0], tile.rows[0] != tile.columns[0]
+    return tile.rows[0] == tile.columns[0], _differ(tile.rows[0], tile.columns[0])
 
 
 def _ids_rule(tile: Tile) -> tuple[Array, Array]:
-    return tile.i == tile.j, _and(tile.rows[0] != tile.columns[0], tile.i != tile.j)
+    return tile.i == tile.j, _and(_differ(tile.rows[0], tile.columns[0]), _differ(tile.i, tile.j))
 
 
 def _soft_rule(tile: Tile) -> tuple[Array, ...]:
@@ -1476,7 +1480,8 @@ class _TeacherRule(Record):
         xp = namespace_of(scores)
         among = tile.mask
         if self.own:
-            among = tile.i != tile.j if among is None else xp.logical_and(among, tile.i != tile.j)
+            others = _differ(tile.i, tile.j)
+            among = others if among is None else xp.logical_and(among, others)
         if self.temperature is None:
             weights = 0.5 + 0.5 * scores
             weights = weights if among is None else xp.where(among, weights, xp.zeros_like(weights))
@@ -1507,7 +1512,8 @@ class _KernelRule(Record):
         exponents = exponents if len(exponents.shape) == 2 else xp.sum(exponents, axis=-1)  # noqa: PLR2004  (numbers)
         among = tile.mask
         if self.own:
-            among = tile.i != tile.j if among is None else xp.logical_and(among, tile.i != tile.j)
+            others = _differ(tile.i, tile.j)
+            among = others if among is None else xp.logical_and(among, others)
         # Weights relative to the nearest included column, so that they cannot all underflow.
         exponents = exponents if among is None else xp.where(among, exponents, -math.inf)
         largest = xp.max(exponents, axis=1, keepdims=True)

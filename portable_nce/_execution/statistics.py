@@ -120,7 +120,7 @@ def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:
     log_negative = negative.log_total(xp)
     log_positive = positive.log_total(xp)
     both = xp.logical_and(has_negative, has_positive)
-    differ = xp.logical_and(both, top_negative != top_positive)
+    differ = xp.logical_and(both, xp.not_equal(top_negative, top_positive))
     difference = xp.where(differ, top_negative, zero) - xp.where(differ, top_positive, zero)
     spread = zero
     if sums.positive.weight_sum is not None:

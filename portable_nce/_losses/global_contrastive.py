@@ -205,7 +205,7 @@ def _counted(pairs: Array) -> tuple[Array, Array]:
     pairs = stop_gradient(pairs)
     xp = namespace_of(pairs)
     number = xp.floor(pairs)
-    counted = xp.logical_and(pairs != number, number > 0)
+    counted = xp.logical_and(xp.not_equal(pairs, number), number > 0)
     return counted, xp.where(number > 0, number, xp.ones_like(number))
 
 

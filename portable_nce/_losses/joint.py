@@ -168,7 +168,7 @@ class _Blocks(Record):
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
         xp = namespace_of(tile.i)
         own = tile.i == tile.j
-        negatives = xp.logical_and(tile.i != tile.j, tile.i != tile.j - tile.n_rows)
+        negatives = xp.logical_and(xp.not_equal(tile.i, tile.j), xp.not_equal(tile.i, tile.j - tile.n_rows))
         if self.others != self.itself:
             block = tile.j < tile.n_rows if self.others else tile.j >= tile.n_rows
             negatives = xp.logical_and(negatives, block)

@@ -19,6 +19,9 @@ import portable_nce as pnce
 from portable_nce._core.namespace import namespace_of
 from portable_nce._core.registry import adapter_of
 from portable_nce.testing import run_ranks
+from portable_nce.testing.cases import CASES, Case
+
+from calls import shares
 
 mx.set_default_device(mx.cpu)
 
@@ -85,6 +88,59 @@ def test_derivatives_of_second_order(loss: Callable[[Any, Any], Any]) -> None:
     assert_close(found, wanted, rtol=1e-9, atol=1e-12)
     _, products = mx.jvp(lambda x: mx.grad(loss)(x, b), [a], [along])
     assert_close(products, wanted[:1], rtol=1e-9, atol=1e-12)
+
+
+NORMAL = shares(case for case in CASES if case.regime == "normal")
+
+
+def of_mlx(x: Any) -> Any:
+    """An argument of a case, in float64 if it is floating."""
+    x = np.asarray(x)
+    return (
+        mx.array(x, dtype=mx.float64)
+        if x.dtype.kind == "f"
+        else mx.array(x.astype("i4" if x.dtype.kind == "i" else x.dtype))
+    )
+
+
+@pytest.mark.parametrize("cases", NORMAL)
+def test_each_array_alone_can_be_mapped(cases: list[Case]) -> None:
+    """`mx.vmap` of arguments, labels, masks or weights; its ``!=`` turns arrays of which the second is mapped alone."""
+    for case in cases:
+        given = {name: of_mlx(x) for name, x in (case.arguments | case.constants).items()}
+        for name, x in given.items():
+
+            def loss(x: Any, name: str = name, given: dict[str, Any] = given, case: Case = case) -> Any:
+                return case.call({**given, name: x})
+
+            both = [x, x[::-1] if x.ndim else x * 1]
+            wanted = np.stack([np.asarray(loss(each)) for each in both])
+            found = np.asarray(mx.vmap(loss)(mx.stack(both)))
+            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9, err_msg=f"{case.name}: {name}")
+
+
+@pytest.mark.parametrize("cases", NORMAL)
+def test_gradients_of_gradients_agree_with_numpy(cases: list[Case]) -> None:
+    def second(library: Any, case: Case, convert: Callable[[Any], Any]) -> Any:
+        given = {name: convert(x) for name, x in (case.arguments | case.constants).items()}
+        names, places = [*case.arguments], tuple(range(len(case.arguments)))
+
+        def loss(*arrays: Any) -> Any:
+            return case.call({**given, **dict(zip(names, arrays, strict=True))})
+
+        def gradients(function: Any, arrays: Any) -> Any:
+            found = library.grad(function, argnums=places)(*arrays)
+            return found if isinstance(found, (tuple, list)) else (found,)  # MLX's, of one array
+
+        def of_squares(*arrays: Any) -> Any:
+            return sum((slope * slope).sum() for slope in gradients(loss, arrays))
+
+        return gradients(of_squares, [given[name] for name in names])
+
+    for case in cases:
+        for found, wanted in zip(second(mx, case, of_mlx), second(pnce, case, np.asarray), strict=True):
+            scale = 1.0 + np.abs(wanted).max(initial=0.0)
+            np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6, atol=1e-8 * scale, err_msg=case.name)
 
 
 def test_ranks_that_are_threads() -> None:

@@ -29,7 +29,7 @@ from portable_nce.testing.cases import CASES
 from portable_nce.testing.suite.calls import arrays_of
 from portable_nce.testing.variants import differentiate, started
 
-from calls import WAYS, Call, by_form, options_of
+from calls import WAYS, Call, by_form, options_of, shares
 
 if TYPE_CHECKING:
     from portable_nce.testing.cases import Case
@@ -134,6 +134,30 @@ def test_gradients_share_no_memory(variant: Variant, case: Case) -> None:
         value.backward(cotangent)
         found = [x.numpy() for x in (value.detach(), cotangent, *[x.grad for x in leaves if x.grad is not None])]
         assert not any(np.shares_memory(x, y) for k, x in enumerate(found) for y in found[:k])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of small scales
+@pytest.mark.parametrize("cases", shares(case for case in CASES if case.regime == "normal"))
+def test_second_derivatives_where_every_array_asks_for_a_gradient(cases: list[Case]) -> None:
+    """Also those that a loss takes as constant, as of a teacher that is not detached."""
+    for case in cases:
+        arrays = of_one_dtype(case, torch.float64)
+        leaves = {name: x.clone().requires_grad_(x.is_floating_point()) for name, x in arrays.items()}
+        asking = [x for x in leaves.values() if x.requires_grad]
+
+        def slopes(case: Case = case, leaves: Any = leaves, asking: list[Any] = asking) -> str:
+            value = case.function(*leaves.values()).sum()
+            if not value.requires_grad:
+                return repr(value)
+            first = torch.autograd.grad(value, asking, create_graph=True, materialize_grads=True)
+            total = torch.stack([(x * x).sum() for x in first]).sum()
+            total = total + 0.0 * asking[0].sum()  # linear functions
+            second = torch.autograd.grad(total, asking, materialize_grads=True)
+            return repr([x.detach().tolist() for x in (value, *first, *second)])
+
+        forget()
+        wanted = slopes()
+        assert [slopes() for _ in range(3)] == [wanted] * 3, case.name
 
 
 def of_one_dtype(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -19,9 +19,9 @@ from portable_nce._core.calls import KINDS
 from portable_nce._core.registry import load_backend
 from portable_nce._execution import families, tiling
 from portable_nce.similarities import NAMES
-from portable_nce.testing.cases import LOSSES
+from portable_nce.testing.cases import CASES, LOSSES, Case
 
-from calls import EACH, WAYS, Call, mostly_full, options_of
+from calls import EACH, WAYS, Call, mostly_full, options_of, shares
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -781,3 +781,19 @@ def test_smile_has_the_derivatives_of_js(way: str) -> None:
         torch.testing.assert_close(GRADIENTS[way](bounds.dv, x), wanted, rtol=1e-12, atol=1e-14)
     if way == "traced":
         torch.testing.assert_close(GRADIENTS[way](_info_nce, x), _backward(_info_nce, x), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("cases", shares(case for case in CASES if case.regime == "normal"))
+def test_torch_jit_traces_all_losses(cases: list[Case]) -> None:
+    for case in cases:
+        given = {name: torch.as_tensor(np.asarray(x)) for name, x in (case.arguments | case.constants).items()}
+        names = [*case.arguments]
+
+        def loss(*arrays: Any, case: Case = case, given: Any = given, names: list[str] = names) -> Any:
+            return case.call({**given, **dict(zip(names, arrays, strict=True))})
+
+        arrays = [given[name] for name in names]
+        traced = torch.jit.trace(loss, tuple(arrays), check_trace=False)
+        for values in (arrays, [1.1 * x for x in arrays]):
+            torch.testing.assert_close(traced(*values), loss(*values), rtol=1e-9, atol=1e-9, msg=case.name)
