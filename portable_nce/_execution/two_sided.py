@@ -277,7 +277,7 @@ class _Square:
         """Bound of the scores of all ranks. They must agree on it, since it decides which sums they exchange."""
         if self.shards is None or spec.unit or self.adapter.mode != "eager":
             return bound
-        agreed = self.shards.largest(self.xp.full_like(self.xp.sum(self.rows[:1, 0], axis=0, keepdims=True), bound))
+        agreed = self.shards.largest(self.xp.full_like(self.xp.sum(self.rows[:, 0], axis=0, keepdims=True), bound))
         number = self.adapter.concrete_value(self.xp.reshape(agreed, ()))
         return math.inf if number is None else number
 

@@ -96,7 +96,7 @@ def _search(variant: Variant, name: str, way: str) -> list[tuple[str, int]]:
         rows = arrays[key] if isinstance(arrays[key], list) and key not in choosing else []
         for row, numbers in enumerate(rows):
             others = (with_row(arrays, key, row, _changed(numbers, seed, key)) for seed in (1, 2))
-            if all(is_near(results(variant, name, way, other), wanted, 1e-12) for other in others):
+            if all(is_near(variant, results(variant, name, way, other), wanted) for other in others):
                 found.append((key, row))
     return found
 
@@ -119,6 +119,7 @@ def _changed(numbers: Nested, seed: int, key: str) -> Nested:
     return abs(number) if key == "pair_weights" else number
 
 
-def is_near(found: Nested, wanted: Nested, tolerance: float = 1e-9) -> bool:
-    """Whether numbers are equal up to rounding."""
+def is_near(variant: Variant, found: Nested, wanted: Nested) -> bool:
+    """Whether numbers are equal up to rounding in the widest dtype."""
+    tolerance = 5000 * variant.eps()
     return all(abs(a - b) <= tolerance * abs(b) for a, b in zip(flatten(found), flatten(wanted), strict=True))

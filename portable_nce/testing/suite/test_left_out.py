@@ -46,5 +46,5 @@ def test_a_row_that_does_not_count_may_hold_anything(variant: Variant, name: str
             continue  # like a temperature, refused wherever it stands
         numbers = filled_with(dirt, arrays[key][row])
         together = with_row(together, key, row, numbers)
-        assert is_near(results(variant, name, way, with_row(arrays, key, row, numbers)), wanted), (key, row)
-    assert is_near(results(variant, name, way, together), wanted)
+        assert is_near(variant, results(variant, name, way, with_row(arrays, key, row, numbers)), wanted), (key, row)
+    assert is_near(variant, results(variant, name, way, together), wanted)
