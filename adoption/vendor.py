@@ -60,13 +60,11 @@ def files_of(libraries: Sequence[str], *, suite: bool = False, only: Sequence[st
     if only:
         needed = closure(files_defining(only))
         found = {name: path for name, path in found.items() if path in needed or name in {"LICENSE", "py.typed"}}
-        found["__init__.py"] = partial_init({*found})
-    adapters = closure(
-        path for path in (ROOT / "backends").glob("*.py") if path.stem.startswith(("__init__", *libraries))
-    )
-    if ROOT / "backends" / "tape.py" in adapters:  # without the tape, calls are no programs
-        adapters.add(ROOT / "backends" / "traced.py")
-    for path in adapters:
+    found["__init__.py"] = partial_init({*found})
+    adapters = {path for path in (ROOT / "backends").glob("*.py") if path.stem.startswith(("__init__", *libraries))}
+    if not {*libraries} <= {"jax", "mlx"}:  # by these, repeated calls become programs
+        adapters |= {ROOT / "backends" / "tape.py", ROOT / "backends" / "traced.py"}
+    for path in closure(adapters):
         found[f"backends/{path.name}"] = path
     return found | {"backends/py.typed": ROOT / "backends" / "py.typed"}
 

@@ -1019,9 +1019,9 @@ def resolve(similarity: AnySimilarity) -> Similarity:
     Raises
     ------
     TypeError
-        If it is a factory that was not called, or not callable.
+        If it is a factory that was not called.
     ValueError
-        If the name is unknown.
+        If it is neither a known name nor callable.
 
     Examples
     --------

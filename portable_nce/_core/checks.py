@@ -224,7 +224,7 @@ def check_indices(
 
 def check_shape(name: str, x: Array, shape: tuple[int, ...], remedy: str = "") -> None:
     """`x` must have the given shape."""
-    got = tuple(x.shape)
+    got, shape = tuple(x.shape), tuple(shape)  # PyTorch prints its own otherwise
     if got != shape:
         remedy = f"pass {name}.T" if len(got) == 2 and got == shape[::-1] else remedy  # noqa: PLR2004  (a matrix)
         if len(shape) == 1 and got in {(*shape, 1), (1, *shape)}:
@@ -272,7 +272,7 @@ def shape_of(name: str, x: Array, axes: str, *, may_be_empty: bool | None = None
             column = f"; one row has nothing to be compared with; of samples of one feature, pass {name}[:, None]"
             remedy = "; labels come after embeddings" if is_labels else column
         elif axes == "(N, D)" and len(shape) == 3:  # noqa: PLR2004  (views or tokens)
-            remedy = f"; merge the leading axes, as in {name}.reshape((-1, {shape[-1]})), also those of labels"
+            remedy = f"; merge the leading axes, as in {name}.reshape((-1, {shape[-1]})), with one label for each row"
         elif axes == "(N, D)":
             remedy = "; pass one vector for each sample, such as the output of an encoder"
         raise ValueError(f"{name}: expected shape {axes}, got {shape}{remedy}")
@@ -689,8 +689,9 @@ def _remedy(  # noqa: PLR0917  (what a call has)
         return unknown_option(unknown, options[unknown], name, names, positional, module=function.__module__)
     if positional and (named := next((option for option in options if option in required), None)):
         return f"{named}: expected no keyword in {name}, got {named}=...; {positional}"
-    missing = next((p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty), None)
-    if len(required) <= len(args) <= len(arrays) and missing is not None and missing not in options:
+    keys = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    missing = next((key for key in keys if key not in options), None)
+    if len(required) <= len(args) <= len(arrays) and missing is not None:
         return f"{name}: expected the option {missing!r}, got none; pass {missing}=..."
     if len(args) <= len(arrays):
         needed = [p.name for p in parameters.values() if p.name in arrays and p.default is p.empty]

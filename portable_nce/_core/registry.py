@@ -36,12 +36,13 @@ _NEEDED = [x for x in (*Differentiation.__annotations__, *vars(Differentiation))
 """Required members of an adapter."""
 
 _FUNCTIONS = (  # noqa: SIM905  (a list would take a page)
-    "abs all any arange argmax argsort asarray astype bool broadcast_to concat exp expand_dims expm1 finfo float32 "
-    "float64 full full_like iinfo int32 int64 isdtype isfinite isinf isnan log log1p logical_and logical_not "
-    "logical_or matmul matrix_transpose max maximum mean min ones ones_like permute_dims reshape searchsorted sort "
-    "sqrt stack sum take tanh where zeros zeros_like"
+    "abs all any arange argmax argsort asarray astype bool broadcast_to concat equal exp expand_dims expm1 finfo "
+    "float32 float64 floor full full_like greater greater_equal iinfo int32 int64 int8 isdtype isfinite isinf isnan "
+    "less less_equal log log1p logical_and logical_not logical_or matmul matrix_transpose max maximum mean min "
+    "negative not_equal ones ones_like permute_dims pow reshape searchsorted sort sqrt squeeze stack subtract "
+    "sum take tanh where zeros zeros_like"
 ).split()
-"""Members of the array API's namespace that losses use."""
+"""Members of the array API's namespace that losses use; on ranks also `roll` and `uint8`."""
 
 _registered: dict[str, Adapter | None] = {}  # by module; None for the tape
 _loaded: dict[str, Adapter] = {}
@@ -122,8 +123,19 @@ def backends_available() -> tuple[str, ...]:
 
 def known_backends() -> tuple[str, ...]:
     """Names of the array libraries that have an adapter, installed or not."""
-    names = (_ALIASES.get(name, name) for name in _BUILT_IN)
+    names = (_ALIASES.get(name, name) for name, file in _BUILT_IN.items() if _is_copied(file))
     return tuple(dict.fromkeys([*names, *_registered, *_entry_points()]))
+
+
+def _is_copied(file: str) -> bool:
+    """Whether the package has the file of an adapter, which a copy in another library may leave out."""
+    from importlib.util import find_spec  # noqa: PLC0415  (as below)
+
+    backends = f"{str(__package__).rpartition('.')[0]}.backends"
+    try:
+        return find_spec(f"{backends}.{file}") is not None
+    except ModuleNotFoundError:  # a source tree has them beside the package
+        return True
 
 
 def _is_importable(module: str) -> bool:
@@ -256,11 +268,16 @@ def _import_backend(file: str) -> Any:
 
             return torch_namespace
         return import_module(f"..backends.{file}", __package__)
-    except ModuleNotFoundError as error:
-        if str(error.name).rpartition(".")[2] != "backends":
-            raise
-        _import_folder_beside()
-        return _import_backend(file)
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and str(error.name).rpartition(".")[2] == "backends":
+            _import_folder_beside()
+            return _import_backend(file)
+        if not _is_copied(file):
+            library = file.removesuffix("_namespace")
+            raise ImportError(
+                f"this copy of portable_nce has no adapter for {library}; copy it again with --library {library}"
+            ) from error
+        raise
 
 
 def _import_folder_beside() -> None:

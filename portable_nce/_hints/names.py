@@ -78,6 +78,8 @@ _PACKAGE = __name__.rpartition("._hints.")[0]
 
 
 _TOPICS = {
+    "modules": f"import {_PACKAGE}.modules.torch, or {_PACKAGE}.modules.jax",
+    "testing": f"import {_PACKAGE}.testing",
     "losses": f"the losses are functions of {_PACKAGE}, such as {_PACKAGE}.info_nce",
     "mi": f"use {_PACKAGE}.estimation.mutual_information or {_PACKAGE}.bounds",
     "NCE": f"use {_PACKAGE}.density.local_nce, or {_PACKAGE}.info_nce for InfoNCE",
@@ -96,6 +98,7 @@ def no_attribute(module: str, name: str) -> AttributeError | ImportError:
     remedy: `importlib` asks whether the package has the name, and there an ImportError is not replaced.
     """
     found = [] if name.startswith("_") else _meant(module.removeprefix(_PACKAGE).removeprefix("."), name)
+    found = [path for path in found if path.rpartition(".")[2] in _names_of(path.rpartition(".")[0])]  # copies have few
     message, remedy = f"module {module!r} has no attribute {name!r}", ""
     if module == _PACKAGE and name in _TOPICS:
         remedy = f"; {_TOPICS[name]}"
@@ -133,7 +136,7 @@ def _meant(here: str, name: str) -> list[str]:
     by_name: dict[str, list[str]] = {}
     for path in paths:
         by_name.setdefault(_squeezed(path.rpartition(".")[2]), []).append(path)
-    wanted = _squeezed(name)
+    wanted = _squeezed("logistic" if (here, name) == ("from_scores", "siglip") else name)
     same = by_name.get(wanted, [])
     mine = [path for path in same if path.rpartition(".")[0] == here]
     others = {_squeezed(other): ours.split() for other, ours in OTHER_NAMES.items()}

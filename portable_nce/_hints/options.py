@@ -184,7 +184,7 @@ OF_EMBEDDINGS = {
     "negative_log_q": "for sampling probabilities, use two_tower(..., negative_log_q=...)",
     "positives": "use info_nce(..., positives=...), or contrast with pairings.index or pairings.explicit",
     "symmetric": "use info_nce(..., symmetric=True), or the mean of the losses of both directions",
-    "include_positive": 'for denominators without the positive, use dcl, or contrast(..., objective="dcl")',
+    "include_positive": 'for denominators without the positive, use dcl, or contrast(..., objective="flat_nce")',
     "ignore_index": "to leave rows out, pass weights=..., with 0 for them",
 }
 ELSEWHERE = {

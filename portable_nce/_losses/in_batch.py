@@ -364,7 +364,7 @@ def cpc(
     TypeError
         If an argument has the wrong type or dtype, or belongs to another library.
     ValueError
-        If a shape, device or option is invalid, or there is only one context.
+        If a shape, device or option is invalid.
 
     References
     ----------

@@ -17,9 +17,10 @@ import portable_nce as pnce
 from portable_nce._core import namespace as _namespace
 from portable_nce._core import registry as _registry
 from portable_nce.testing import Rank, run_ranks
-from portable_nce.testing.cases import LOSSES
+from portable_nce.testing.cases import CASES, LOSSES
+from portable_nce.testing.variants import case_arrays, differentiate, find_variant
 
-from calls import Call
+from calls import FIRST_OF_ITS_FORM, Call
 
 
 class Foreign:
@@ -221,3 +222,22 @@ def test_ranks_print_what_they_are() -> None:
         for rank in range(2)
     ]
     assert repr(pnce.across("data")) == "<ranks along the axis 'data' of JAX>"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of small scales
+def test_a_library_is_asked_for_what_losses_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more, no less: what it lacks is told when it is registered, and not by an AttributeError in a loss."""
+    used: set[str] = set()
+
+    class Recording(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            used.add(name)
+            return getattr(array_api_strict, name)
+
+    recording, variant = Recording("array_api_strict"), find_variant("array-api-strict")
+    monkeypatch.setitem(_namespace._provided, "array_api_strict", lambda: recording)  # noqa: SLF001
+    monkeypatch.setattr(_namespace, "namespaces", {})
+    for case in CASES:
+        if case.name in FIRST_OF_ITS_FORM:
+            differentiate(case.function, case_arrays(variant, case, "float64"), len(case.arguments))
+    assert used - {"base_namespace"} == {*_registry._FUNCTIONS}  # noqa: SLF001

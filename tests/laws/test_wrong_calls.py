@@ -65,7 +65,11 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     "truth as labels": (lambda: pnce.supcon(X, LABELS > 0), "labels: expected an integer dtype, got bool; convert"),
     "views on an axis": (
         lambda: pnce.supcon(np.stack([X, Y], axis=1), LABELS),
-        r"embeddings: .*\(6, 2, 4\); merge the leading axes, as in embeddings.reshape\(\(-1, 4\)\), also those of lab",
+        r"embeddings: .*\(6, 2, 4\); merge the leading axes, as in embeddings.reshape\(\(-1, 4\)\), with one label",
+    ),
+    "only one of two scales": (
+        lambda: pnce.siglip(X, Y, logit_scale=10.0),
+        "siglip: expected the option 'logit_bias', got none; pass logit_bias=",
     ),
     "a queue (D, K)": (lambda: pnce.moco(X, Y, MORE.T), r"queue: expected 4 features .*\(4, 9\); pass queue.T"),
     "negatives (D, M)": (lambda: pnce.info_nce(X, Y, MORE.T), "negative_keys: .*; pass negative_keys.T"),
@@ -662,6 +666,7 @@ NAMED: Mapping[str, str] = {
     "estimation.mutual_info": "portable_nce.estimation.mutual_information",
     "objectives.InfoNCE": "portable_nce.objectives.info_nce",
     "density.supcon": "portable_nce.supcon",
+    "from_scores.siglip": "portable_nce.from_scores.logistic",
 }
 """Names that people type, and what the error names."""
 

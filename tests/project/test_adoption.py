@@ -28,6 +28,7 @@ CALLS = {
 """Four embeddings of each library."""
 
 PROGRAM = """
+from yourlib._vendor.portable_nce import *
 from yourlib._vendor import portable_nce as pnce
 
 labels = (x[:, 0] > 2) | (x[:, 1] > 2)
@@ -37,6 +38,23 @@ import sys
 
 frameworks = {"torch", "jax", "cupy", "mlx"} & sys.modules.keys()
 print(float(value), bool((gradient == gradient).all()), *frameworks, pnce.__name__)
+
+assert not hasattr(pnce, "estimation")
+library = type(x).__module__.partition(".")[0].removesuffix("lib")
+assert pnce.backends_available() == (library,)
+for _ in range(3):
+    pnce.supcon(x, labels, temperature=0.5)
+from yourlib._vendor.portable_nce._core.calls import KINDS
+
+assert library == "jax" or any(kind.programs for kind in KINDS.values())
+import array_api_strict
+
+try:
+    pnce.nt_xent(array_api_strict.ones((2, 2)), array_api_strict.ones((2, 2)))
+except ImportError as error:
+    assert str(error).endswith("copy it again with --library generic"), error
+else:
+    raise AssertionError
 """
 
 
@@ -240,7 +258,8 @@ def test_a_dependency_that_is_not_installed_gives_one_line(
 def test_a_copy_holds_the_adapters_that_were_asked_for_and_no_suite() -> None:
     files = set(vendor.files_of(("torch",)))
     assert {"backends/torch.py", "backends/torch_namespace.py", "backends/defaults.py", "modules/torch.py"} <= files
-    assert not {"backends/jax.py", "backends/tape.py", "modules/jax.py", "__main__.py"} & files
+    assert {"backends/tape.py", "backends/traced.py"} <= files  # repeated calls become programs
+    assert not {"backends/jax.py", "backends/numpy.py", "modules/jax.py", "__main__.py"} & files
     assert not any(file.startswith(("testing/", "estimation/", "_cli/")) for file in files)
     everything = set(vendor.files_of(vendor.LIBRARIES, suite=True))
     package = {path.relative_to(vendor.ROOT / "portable_nce") for path in (vendor.ROOT / "portable_nce").rglob("*.py")}
