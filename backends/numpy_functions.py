@@ -42,7 +42,7 @@ CONSTANT: AbstractSet[str] = {
     *("array_equal", "array_equiv", "array_repr", "array_str", "bitwise_and", "bitwise_invert", "bitwise_left_shift"),
     *("bitwise_or", "bitwise_right_shift", "bitwise_xor", "can_cast", "ceil", "common_type", "count_nonzero"),
     *("digitize", "empty_like", "equal", "finfo", "fix", "flatnonzero", "floor", "floor_divide", "greater"),
-    *("greater_equal", "heaviside", "iinfo", "invert", "isclose", "iscomplex", "iscomplexobj", "isdtype", "isfinite"),
+    *("greater_equal", "iinfo", "invert", "isclose", "iscomplex", "iscomplexobj", "isdtype", "isfinite"),
     *("isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "isrealobj", "left_shift", "less", "less_equal"),
     *("logical_and", "logical_not", "logical_or", "logical_xor", "may_share_memory", "min_scalar_type", "ndim"),
     *("nonzero", "not_equal", "ones_like", "result_type", "right_shift", "rint", "round", "searchsorted", "shape"),
@@ -52,6 +52,17 @@ CONSTANT: AbstractSet[str] = {
 
 STANDARD_NAMES = {"absolute": "abs", "power": "pow", "true_divide": "divide"}
 """Standard names of ufuncs that NumPy names differently, apart from arccos and the like."""
+
+
+def _step(xp: Namespace, x: Array, h: Array) -> Array:
+    """`heaviside`: h at 0, and NaN at NaN."""
+    at_or_below = xp.where(x < 0, 0.0, xp.where(x == 0, h, x))
+    return xp.where(x > 0, 1.0, at_or_below)
+
+
+def _smaller(xp: Namespace, a: Array, b: Array) -> Array:
+    """`fmin`: the other argument in place of NaN."""
+    return xp.minimum(xp.where(xp.isnan(a), b, a), xp.where(xp.isnan(b), a, b))
 
 
 def _larger(xp: Namespace, a: Array, b: Array) -> Array:
@@ -65,8 +76,9 @@ UFUNCS: dict[str, Function] = {
     **dict.fromkeys(("rad2deg", "degrees"), lambda xp, x: xp.multiply(x, 180.0 / math.pi)),
     "fabs": lambda xp, x: xp.abs(x),
     "fmax": _larger,
-    "fmin": lambda xp, a, b: xp.negative(_larger(xp, xp.negative(a), xp.negative(b))),
+    "fmin": _smaller,
     "fmod": lambda xp, a, b: xp.subtract(a, xp.multiply(xp.trunc(xp.divide(a, b)), b)),
+    "heaviside": _step,
     "divmod": lambda xp, a, b: (xp.floor_divide(a, b), xp.remainder(a, b)),
 }
 """Ufuncs that are not in the standard."""

@@ -35,6 +35,7 @@ from ._core.checks import (
     check_mask,
     check_shape,
     explained,
+    is_empty,
     readable_entry,
     refuses_other_names,
     shape_of,
@@ -931,14 +932,14 @@ class _OfPrepared(Record):
     unit: bool
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        # The last column, in a queue the newest, stands for all: the check costs next to nothing.
-        last = (-1,) * (len(y.shape) - 1)
-        square = readable_entry(y[(*last, ...)], _square_sum) if self.unit else None
-        if square is not None and square != 0 and abs(square - 1.0) > 0.05:  # noqa: PLR2004  (bfloat16 has 0.01)
-            raise ValueError(
-                f"similarity: expected the columns that prepare returned with it, got a column of length "
-                f"{math.sqrt(square):.3g}; pass those, or similarity='cosine'"
-            )
+        # The first column, of positives before a queue, and the last, in a queue the newest, stand for all.
+        for end in (0, -1) if self.unit and not is_empty(y) else ():
+            square = readable_entry(y[(*(end,) * (len(y.shape) - 1), ...)], _square_sum)
+            if square is not None and square != 0 and abs(square - 1.0) > 0.05:  # noqa: PLR2004  (bfloat16 has 0.01)
+                raise ValueError(
+                    f"similarity: expected the columns that prepare returned with it, got a column of length "
+                    f"{math.sqrt(square):.3g}; pass those, all of them prepared, or similarity='cosine'"
+                )
         return self.prepare(x, y[:1, ...], scale)[0], (y,)
 
 

@@ -523,6 +523,9 @@ def test_prepared_columns_are_those_of_the_loss_or_refused(name: str) -> None:
             continue
         found, wanted = case.call({**arrays, **prepared}, similarity=similarity), case.call(arrays, similarity="cosine")
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    for key in () if own else [key for key in columns if not key.startswith("query")]:  # one that was not prepared
+        with pytest.raises(ValueError, match="similarity: expected the columns that prepare returned"):
+            case.call({**arrays, **columns, key: arrays[key]}, similarity=similarity)
 
 
 @pytest.mark.parametrize("similarity", ["neg_euclidean", similarities.scaled_columns("dot", np.ones(K))])

@@ -122,7 +122,9 @@ def device_of(array: Array) -> Any:
     An array that JAX makes on a named device is tied to it, and so is all that is computed from it.
     """
     device = getattr(array, "device", None)
-    return device if device is None or getattr(array, "committed", True) else None
+    if device is None or not getattr(array, "committed", True):
+        return None
+    return None if hasattr(device, "device_set") else device  # JAX's sharding
 
 
 def common_namespace(**arrays: Array | None) -> tuple[Namespace, list[Any]]:

@@ -208,10 +208,13 @@ class Loss(nn.Module):
         self.registered += (name,)
 
     def reset_parameters(self) -> None:
-        """Reset the learned scale to its initial value, as needed after `to_empty`."""
+        """Reset the learned scale to its initial value and empty the queue, as needed after `to_empty`."""
         if self.log_scale is not None and self.start is not None:
             with torch.no_grad():
                 self.log_scale.fill_(self.start)
+        for part in self.children():
+            if isinstance(part, MemoryQueue):
+                part.reset_parameters()
 
     def _learned_scale(self, log_scale: Tensor) -> Tensor:
         """Return the scale within its limits."""
