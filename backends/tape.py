@@ -22,6 +22,7 @@ import heapq
 import itertools
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy as shallow_copy
 from typing import Any, NamedTuple
@@ -217,6 +218,8 @@ _ARITHMETIC = {
     "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
 }
+_SIGNS = dict(zip(_ARITHMETIC, ["+", "-", "*", "/", "//", "%", "**", "@", "&", "|", "^", "<<", ">>"], strict=True))
+_PACKAGE = f"{__name__.rpartition('.backends.')[0]}."
 _COMPARISONS = {
     "lt": "less",
     "le": "less_equal",
@@ -234,8 +237,24 @@ def _install_operators() -> None:
     def reflected(name: str) -> Callable[[Any, Any], Any]:
         return lambda self, other: getattr(self.namespace, name)(_operand(self, other), self)
 
+    def in_place(symbol: str) -> Callable[[Any, Any], Any]:
+        def assign(self: TapeArray, other: Any) -> Any:
+            # Other names of this memory would have to change, too. The package writes into what nothing else names, and
+            # a sum of losses has no axes.
+            caller = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001
+            if self.shape and not caller.startswith(_PACKAGE):
+                raise TypeError(
+                    f"a recorded array cannot be assigned to in place by {symbol}=; "
+                    f"write a new one, as in x = x {symbol} y"
+                )
+            return NotImplemented  # Python takes the operator and a new array
+
+        return assign
+
     for symbol, name in (_ARITHMETIC | _COMPARISONS).items():
         setattr(TapeArray, f"__{symbol}__", forward(name))
+    for symbol, sign in _SIGNS.items():
+        setattr(TapeArray, f"__i{symbol}__", in_place(sign))
     for symbol, name in _ARITHMETIC.items():
         setattr(TapeArray, f"__r{symbol}__", reflected(name))
     TapeArray.__hash__ = object.__hash__  # type: ignore[method-assign]  # elementwise == would remove the hash

@@ -886,7 +886,7 @@ class TorchAdapter(Defaults):
         return super().entering([*map(_lasting, arrays)], states)
 
     def leaving(self, result: Any, arrays: Sequence[Any]) -> Any:
-        held = [x for x in arrays if not _is_copied(x)]
+        held = [x.detach() for x in arrays if not _is_copied(x)]  # compiled autograd adds None to gradients
         return _Held.apply(result, *held) if result.requires_grad else result  # type: ignore[no-untyped-call]
 
     def is_plain(self, arrays: Arrays) -> bool:
@@ -913,7 +913,7 @@ class TorchAdapter(Defaults):
         return communicator(group)
 
     def concrete_values(self, x: Any) -> Sequence[float] | None:
-        if x.device.type != "cpu" or torch.compiler.is_compiling():
+        if x.device.type != "cpu" or torch.compiler.is_compiling() or is_traced():
             return None
         while functorch.is_gradtrackingtensor(x):  # gradient transforms keep values; vmap does not
             x = functorch.get_unwrapped(x)
@@ -924,7 +924,7 @@ class TorchAdapter(Defaults):
 
     def concrete_value(self, x: Any) -> float | None:
         # `is_compiling` is global to all threads, unlike `is_dynamo_compiling`, and errs on the safe side.
-        if x.device.type != "cpu" or torch.compiler.is_compiling():
+        if x.device.type != "cpu" or torch.compiler.is_compiling() or is_traced():
             return None
         try:
             return float(x.item())
@@ -932,7 +932,7 @@ class TorchAdapter(Defaults):
             return None
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
-        if torch.compiler.is_compiling():  # the compiler's code for a diagonal raises a deprecation warning
+        if torch.compiler.is_compiling() or is_traced():  # the compiler's code for a diagonal gives a warning
             return super().fill_diagonal(x, row, column, count, value)
         if isinstance(value, torch.Tensor) and transformed((value,)):  # a batch cannot be copied into one matrix
             return super().fill_diagonal(x, row, column, count, value)
@@ -993,8 +993,7 @@ class TorchAdapter(Defaults):
         return compiled_step(step)
 
     def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
-        compiled = torch.compiler.is_compiling()
-        if compiled and not isinstance(block, tuple):
+        if torch.compiler.is_compiling() and not isinstance(block, tuple):
             return step(init, xs, 0)
         length = xs[0].shape[0]
         result: Arrays = ()
@@ -1008,7 +1007,7 @@ class TorchAdapter(Defaults):
             nonlocal result
             carry, out = step(carry, tiles, start)
             stop = start + tiles[0].shape[0]
-            if compiled or stop - start == length or xs[0].device.type != "cpu" or recorded(out) or transformed(out):
+            if stop - start == length or xs[0].device.type != "cpu" or _is_observed(out):
                 return carry, out
             if not start:
                 result = tuple(x.new_empty((length, *x.shape[1:])) for x in out)

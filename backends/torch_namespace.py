@@ -57,8 +57,11 @@ def recorded(arrays: Arrays) -> bool:
 
 
 def is_traced() -> bool:
-    """Whether `torch.jit.trace` records operations."""
-    return bool(torch._C._is_tracing())  # noqa: SLF001  (as `torch.jit.is_tracing`, in one call)
+    """Whether `torch.jit.trace`, `make_fx` or `torch.func.linearize` record operations, for entries that may differ."""
+    return torch._C._is_tracing() or torch._C._get_dispatch_mode(_PROXY) is not None  # noqa: SLF001  (`torch.jit.is_tracing`)
+
+
+_PROXY = torch._C._TorchDispatchModeKey.PROXY  # noqa: SLF001
 
 
 _TYPES = frozenset({torch.Tensor, torch.nn.Parameter})

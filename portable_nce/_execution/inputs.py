@@ -85,6 +85,10 @@ class Inputs(NamedTuple):
         numbers = {"parameters": function(self.parameters), "weights": function(self.weights)}
         return self._replace(**numbers, sharpness=function(self.sharpness))
 
+    def without_columns(self) -> Inputs:
+        """Inputs without the arrays of columns, to be cut into blocks of rows."""
+        return self._replace(columns=(), added=(), column_labels=(), column_numbers=())
+
     def with_constants(self) -> Inputs:
         """Inputs with the constant operands after the others."""
         if not (self.row_constants or self.column_constants):

@@ -240,7 +240,7 @@ def _find_live(spec: _LiveSpec, *arrays: Array) -> Arrays:
     inputs = Inputs.of(spec.group_sizes, arrays)
     first, n_columns = inputs.rows[0], inputs.shape[1]
     xp = namespace_of(first)
-    sets, by_block = RuleSets(spec.rule, inputs), inputs._replace(columns=(), column_labels=(), column_numbers=())
+    sets, by_block = RuleSets(spec.rule, inputs), inputs.without_columns()
 
     def step(carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         block = Inputs.of(by_block.group_sizes, arrays)

@@ -102,7 +102,7 @@ def _search(spec: SearchSpec, *arrays: Array) -> tuple[Array, Array]:
     first = inputs.rows[0]
     adapter = adapter_of(first)
     sets = None if spec.measure is None or inputs.targets else RuleSets(spec.rule, inputs)
-    by_block = inputs._replace(columns=(), column_labels=())
+    by_block = inputs.without_columns()
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         block_inputs = Inputs.of(by_block.group_sizes, block)

@@ -296,9 +296,7 @@ class _OneSided:
         if inputs.partners:
             form = form_of(spec.channels[0].scores)
             positives = (partner_scores(form, form.rows(inputs.rows), inputs.partners),)
-        self.by_block = inputs._replace(
-            columns=(), partners=(), positives=positives, added=(), column_labels=(), column_numbers=()
-        )
+        self.by_block = inputs.without_columns()._replace(partners=(), positives=positives)
         self.step_spec = StepSpec(
             spec.family,
             sets,

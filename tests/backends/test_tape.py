@@ -377,6 +377,25 @@ REFUSED: list[tuple[type[Exception], str, Function]] = [
 ]
 
 
+@pytest.mark.parametrize("sign", ["+", "-", "*", "/", "//", "%", "**"])
+@pytest.mark.parametrize("view", ["b", "b[...]", "b.T", "b[0]", "b.reshape(-1)"])
+def test_operators_in_place_are_refused(sign: str, view: str) -> None:
+    """Other names of the memory would keep the old numbers; a sum of losses, without axes, has no other."""
+    space: dict[str, Any] = {}
+    exec(f"def f(a):\n    b = a * 1\n    c = {view}\n    c {sign}= 2\n    return b.sum()\n", space)  # noqa: S102
+    with pytest.raises(TypeError, match=rf"in place by \{sign[0]}.*=; write a new one, as in x = x"):
+        pnce.grad(space["f"])(np.ones((2, 3)))
+
+    def accumulated(x: Any) -> Any:
+        total: Any = 0.0
+        for row in x:
+            total += row.sum()
+        total *= 2.0
+        return total
+
+    np.testing.assert_array_equal(pnce.grad(accumulated)(np.ones((2, 3))), np.full((2, 3), 2.0))
+
+
 def test_refusals() -> None:
     for kind, words, function in REFUSED:
         with pytest.raises(kind, match=words):
