@@ -759,7 +759,7 @@ class TorchAdapter(Defaults):
         return _softplus_and_sigmoid(x, bounded=bounded, need_value=need_value, need_slope=need_slope)
 
     def softmax(self, x: Any) -> tuple[Any, Any, Any, Any] | None:
-        if x.device.type != "cpu" or 0 in x.shape or torch.compiler.is_compiling() or not is_plain((x,)):
+        if x.device.type != "cpu" or 0 in x.shape or not is_plain((x,)):
             return None
         largest = torch.amax(x, dim=1)
         if not torch.isfinite(largest).all().item():
@@ -890,7 +890,7 @@ class TorchAdapter(Defaults):
         return _Held.apply(result, *held) if result.requires_grad else result  # type: ignore[no-untyped-call]
 
     def is_plain(self, arrays: Arrays) -> bool:
-        return not torch.compiler.is_compiling() and is_plain(arrays)
+        return is_plain(arrays)
 
     def needs_gradient(self, x: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():
@@ -913,7 +913,7 @@ class TorchAdapter(Defaults):
         return communicator(group)
 
     def concrete_values(self, x: Any) -> Sequence[float] | None:
-        if x.device.type != "cpu" or torch.compiler.is_compiling() or is_traced():
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
         while functorch.is_gradtrackingtensor(x):  # gradient transforms keep values; vmap does not
             x = functorch.get_unwrapped(x)
@@ -924,7 +924,7 @@ class TorchAdapter(Defaults):
 
     def concrete_value(self, x: Any) -> float | None:
         # `is_compiling` is global to all threads, unlike `is_dynamo_compiling`, and errs on the safe side.
-        if x.device.type != "cpu" or torch.compiler.is_compiling() or is_traced():
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
         try:
             return float(x.item())
@@ -968,7 +968,7 @@ class TorchAdapter(Defaults):
         return torch.sort(keys, dim=1)[0].bitwise_and_(0xFFFFFFFF)
 
     def highest_of_rows(self, x: Any, count: int) -> Any:
-        if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling() or not is_plain((x,)):
+        if x.device.type != "cpu" or x.dtype != torch.float32 or not is_plain((x,)):
             return None
         values, places = torch.topk(x, min(count + 1, x.shape[1]), dim=1)
         places = places[:, :count]

@@ -79,7 +79,7 @@ def is_unobserved(tensors: Arrays) -> bool:
     which `torch.autograd` batches backward passes, or a functional tensor. No transform (torch.func wraps results of
     plain tensors as well), mode, trace or CUDA graph (whose memory is not to be kept) is active.
     """
-    if is_traced():
+    if torch.compiler.is_compiling() or is_traced():
         return False
     if functorch.get_dynamic_layer_stack_depth() or _len_torch_dispatch_stack():
         return False

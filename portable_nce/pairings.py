@@ -715,7 +715,7 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None, *, ignore_index: 
 def equal_labels(rows: Array, columns: Array | None, *, ignore_index: int | None) -> Pairing:
     """Pairing of `labels` for checked arrays."""
     own = columns is None
-    positives = SameLabel(rows, rows, own) if own else SameLabel(*_comparable(rows, columns), own)
+    positives = SameLabel(rows, rows, own) if own else SameLabel(*comparable(rows, columns), own)
     made = Pairing(_OWN_LABELS if own else _labels_rule)._replace(positives=positives, exchangeable=True)
     return _without_label(made, ignore_index)
 
@@ -732,14 +732,27 @@ def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Ar
     return own, others
 
 
-def _comparable(rows: Array, columns: Array) -> tuple[Array, Array]:
-    """Labels in dtypes that every library compares: PyTorch has no operations of unsigned integers and others."""
-    return (rows, columns) if rows.dtype == columns.dtype else (widened(rows), widened(columns))
+def comparable(rows: Array, columns: Array) -> tuple[Array, Array]:
+    """Labels in dtypes that every library compares: PyTorch has no operations of unsigned integers and others.
+
+    As int64, unsigned ones from 2^63 on are negative: beside negative ones they are refused where entries can be read.
+    """
+    if rows.dtype == columns.dtype:
+        return rows, columns
+    both, xp = (widened(rows), widened(columns)), namespace_of(rows)
+    if len({bool(xp.isdtype(x.dtype, "unsigned integer")) for x in (rows, columns)}) > 1:
+        lowest = [readable_entry(x, least) for x in both]
+        if all(number is not None and number < 0 for number in lowest):
+            raise ValueError(
+                f"labels: expected none from 2^63 on beside negative ones, got {rows.dtype} and {columns.dtype}; "
+                f"convert both to one dtype"
+            )
+    return both
 
 
 def valid_labels(rows: Array, columns: Array, valid: Array, *, ignore_index: int | None) -> Pairing:
     """Equal labels are positives, different labels negatives, among the valid columns (K,)."""
-    rows, columns = _comparable(rows, columns)
+    rows, columns = comparable(rows, columns)
     return _without_label(Pairing(_VALID_LABELS, rows=(rows,), columns=(columns, valid)), ignore_index)
 
 
@@ -830,7 +843,7 @@ def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(users, items, objective="info_nce", pairing=bought)), 6)
     0.392656
     """
-    positives = SameId(*_comparable(*_checked_labels(rows, columns)))
+    positives = SameId(*comparable(*_checked_labels(rows, columns)))
     made = Pairing(_ids_rule, one_per_row=True, one_per_column=True)
     return made._replace(positives=positives, exchangeable=True)
 

@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from .._call import LossOptions, contrast_embeddings, enter_embeddings, same_width
 from .._core.checks import check_floating, check_integers, check_log_probabilities, check_shape, check_width, shape_of
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Ranks, propagates_errors, widened
+from .._core.ranks import Ranks, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives import info_nce
-from ..pairings import diagonal
+from ..pairings import comparable, diagonal
 from ..pairings import ids as pairing_of_ids
 from ..similarities import AnySimilarity, shifted_columns, takes_tokens
 
@@ -192,7 +192,7 @@ def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[i
     remedy = _of_catalogue(f"negative_{name}", extra, sizes[1], "negative_ids")
     check_shape(f"negative_{name}", extra, (sizes[1],), remedy)
     if extra.dtype != own.dtype and all(xp.isdtype(x.dtype, "integral") for x in (own, extra)):
-        own, extra = widened(own), widened(extra)
+        own, extra = comparable(own, extra)
     elif extra.dtype != own.dtype:
         raise TypeError(f"negative_{name}: expected the dtype of {name}, {own.dtype}, got {extra.dtype}")
     return xp.concat([own, extra], axis=0)

@@ -797,3 +797,34 @@ def test_torch_jit_traces_all_losses(cases: list[Case]) -> None:
         traced = torch.jit.trace(loss, tuple(arrays), check_trace=False)
         for values in (arrays, [1.1 * x for x in arrays]):
             torch.testing.assert_close(traced(*values), loss(*values), rtol=1e-9, atol=1e-9, msg=case.name)
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # by `linearize` itself
+@pytest.mark.parametrize("name", mostly_full(A_SLOPE, [*WAYS, "supcon"]))
+@blocks
+def test_torch_linearize_is_forward_mode(name: str, block_size: int | None) -> None:
+    """It traces operations, and drops those whose results nothing uses: writes into arrays would be lost."""
+    call = Call(name, block_size=block_size)
+    arrays = tuple(call.torch())
+    tangents = tuple(torch.linspace(-1.0, 1.0, x.numel(), dtype=x.dtype).reshape(x.shape).cos() for x in arrays)
+    value, product = torch.func.linearize(call, *arrays)
+    close([value, product(*tangents)], list(torch.func.jvp(call, arrays, tangents)), 1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # by the compiler
+def test_backward_passes_in_compiled_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls that are no programs too; it adds the gradients of an array also where one is None."""
+    monkeypatch.setattr(torch._dynamo.config, "compiled_autograd", True)  # noqa: SLF001
+    weights = torch.linspace(-1.0, 1.0, 16, dtype=torch.float64).reshape(4, 4).cos().requires_grad_()
+    x, y = torch.linspace(0.0, 9.0, 48, dtype=torch.float64).reshape(2, 6, 4).sin()
+    KINDS.clear()
+    for reduction in ("mean", "sum"):
+        (wanted,) = torch.autograd.grad(pnce.info_nce(x @ weights, y, reduction=reduction), weights)  # type: ignore[call-overload]
+        KINDS.clear()
+        for _ in range(4):
+            weights.grad = None
+            torch.compiler.reset()
+            loss = torch._dynamo.disable(lambda w, r=reduction: pnce.info_nce(x @ w, y, reduction=r))  # type: ignore[no-untyped-call]  # noqa: SLF001
+            step = torch.compile(lambda loss=loss: loss(weights).backward(), backend="eager")
+            step()
+            close(weights.grad, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -166,3 +167,21 @@ def test_torch_takes_unsigned_integers_beside_others(case: Case, name: str) -> N
     for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64):
         found = case.call({**arrays, name: arrays[name].to(dtype)})
         torch.testing.assert_close(found, wanted, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+def test_labels_beyond_int64_are_refused_beside_negative_ones(convert: Any) -> None:
+    """In one dtype, 2^64 - 1 would equal -1."""
+    x, y, more = (np.linspace(k, k + 1.0, 12).reshape(4, 3) ** 2 for k in range(3))
+    signed, beyond = np.asarray([0, 0, -1, -2]), np.asarray([0, 1, 2**64 - 1, 5], dtype=np.uint64)
+    calls: list[Callable[[Any, Any], Any]] = [
+        lambda a, b: pnce.supcon(convert(x), a, keys=convert(y), key_labels=b),
+        lambda a, b: pnce.two_tower(convert(x), convert(y), convert(more), ids=a, negative_ids=b),
+        lambda a, b: pnce.contrast(convert(x), convert(y), objective="info_nce", pairing=pnce.pairings.ids(a, b)),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"labels: expected none from 2.63 on beside negative ones, got .*int64"):
+            call(convert(signed), convert(beyond))
+        positive = convert(np.asarray([0, 0, 1, 2]))
+        assert np.isfinite(float(call(positive, convert(beyond))))
+        assert np.isfinite(float(call(convert(beyond), convert(beyond))))
