@@ -564,7 +564,8 @@ class JaxAdapter(Defaults):
         if mesh is not None and any("Explicit" in str(kind) for kind in getattr(mesh, "axis_types", None) or ()):
             raise TypeError(
                 f"expected an array whose mesh has automatic axes, got one sharded over explicit ones, {mesh}; call "
-                f"the loss in jax.sharding.auto_axes(..., out_sharding=jax.P()), or in jax.shard_map with across="
+                f"the loss in jax.sharding.auto_axes(..., out_sharding=jax.P()), in jit within jax.set_mesh, or in "
+                f"jax.shard_map with across="
             )
 
     def full_precision(self, x: Any, *, high: bool = False) -> AbstractContextManager[Any]:

@@ -150,11 +150,11 @@ def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = No
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """`where`, by operations on the bits of the numbers; exact, also for NaN and signed zeros.
 
-    With a flag in place of an array, by a comparison of flags: `torch.jit.trace` knows no such `where`.
+    With a flag beside an array of flags, by a comparison: `torch.jit.trace` knows no such `where`.
     """
-    if isinstance(x1, bool):
+    if isinstance(x1, bool) and getattr(x2, "dtype", None) == torch.bool:
         return torch.logical_or(condition, x2) if x1 else torch.gt(x2, condition)
-    if isinstance(x2, bool):
+    if isinstance(x2, bool) and getattr(x1, "dtype", None) == torch.bool:
         return torch.ge(x1, condition) if x2 else torch.logical_and(x1, condition)
     tensors = (x1,) if type(x2) is float else (x2,) if type(x1) is float else (x1, x2)
     dtype = getattr(tensors[0], "dtype", None)

@@ -189,7 +189,7 @@ def _array(path: Path, names: Sequence[str], columns: Sequence[Sequence[str]], *
     for row, line in enumerate(zip(*columns, strict=True), 1):
         missing = next((cell for cell in line if cell.casefold() in MISSING), None)
         if missing is not None:
-            remedy = "leave such rows out of both files, or rename the class"
+            remedy = "leave such rows out, of both files if there are two, or rename the class"
             raise ValueError(f"row {row}: expected a value, got {missing!r}; {remedy}")
     arrays = [_column(path, name, cells, whole=whole) for name, cells in zip(names, columns, strict=True)]
     return _joined(path, names, arrays, whole=whole)

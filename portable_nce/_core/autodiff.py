@@ -195,6 +195,10 @@ class _Scalar(EqualByContents):
             raise TypeError(
                 f"value_and_grad: expected the function to return a 0-d array, got {got}; reduce it with sum"
             )
+        if not namespace_of(value).isdtype(value.dtype, "real floating"):
+            raise TypeError(
+                f"value_and_grad: expected the function to return a floating-point number, got {value.dtype}"
+            )
         return result
 
 

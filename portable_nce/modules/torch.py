@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from .. import clip, contrast, dcl, flat_nce, info_nce, moco, nt_xent, queue_push, siglip, supcon
@@ -208,13 +209,18 @@ class Loss(nn.Module):
         self.registered += (name,)
 
     def reset_parameters(self) -> None:
-        """Reset the learned scale to its initial value and empty the queue, as needed after `to_empty`."""
+        """Reset the learned scale to its initial value, as needed after `to_empty`."""
         if self.log_scale is not None and self.start is not None:
-            with torch.no_grad():
-                self.log_scale.fill_(self.start)
-        for part in self.children():
-            if isinstance(part, MemoryQueue):
-                part.reset_parameters()
+            self._fill("log_scale", self.start)
+
+    def _fill(self, name: str, number: float) -> None:
+        """Set a parameter, or what a parametrization computes, to a number."""
+        value = getattr(self, name)
+        with torch.no_grad():
+            if parametrize.is_parametrized(self, name):
+                setattr(self, name, torch.full_like(value, number))
+            else:
+                value.fill_(number)
 
     def _learned_scale(self, log_scale: Tensor) -> Tensor:
         """Return the scale within its limits."""
@@ -699,8 +705,7 @@ class SigLIP(Loss):
         """Reset scale and bias to their initial values, as needed after `to_empty`."""
         super().reset_parameters()
         if "logit_bias" in self.registered:
-            with torch.no_grad():
-                self.get_parameter("logit_bias").fill_(self.first_bias)
+            self._fill("logit_bias", self.first_bias)
 
     @explained_method()
     def forward(self, image: Tensor, text: Tensor, /, **options: Any) -> Tensor:
@@ -965,6 +970,12 @@ class MoCo(Loss):
     ) -> None:
         super().__init__(moco, learnable=learnable, max_scale=max_scale, temperature=temperature, **options)
         self.queue = MemoryQueue(size, width)
+
+    def reset_parameters(self) -> None:
+        """Reset the learned scale to its initial value and empty the queue, as needed after `to_empty`."""
+        super().reset_parameters()
+        if hasattr(self, "queue"):  # not yet while it is made
+            self.queue.reset_parameters()
 
     @_explained_if_eager
     def forward(self, query: Tensor, key: Tensor, /, **options: Any) -> Tensor:

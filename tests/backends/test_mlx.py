@@ -107,7 +107,7 @@ def of_mlx(x: Any) -> Any:
 def test_each_array_alone_can_be_mapped(cases: list[Case]) -> None:
     """`mx.vmap` of arguments, labels, masks or weights; its ``!=`` turns arrays of which the second is mapped alone."""
     for case in cases:
-        given = {name: of_mlx(x) for name, x in (case.arguments | case.constants).items()}
+        given = {name: of_mlx(x) for name, x in {**case.arguments, **case.constants}.items()}
         for name, x in given.items():
 
             def loss(x: Any, name: str = name, given: dict[str, Any] = given, case: Case = case) -> Any:
@@ -122,7 +122,7 @@ def test_each_array_alone_can_be_mapped(cases: list[Case]) -> None:
 @pytest.mark.parametrize("cases", NORMAL)
 def test_gradients_of_gradients_agree_with_numpy(cases: list[Case]) -> None:
     def second(library: Any, case: Case, convert: Callable[[Any], Any]) -> Any:
-        given = {name: convert(x) for name, x in (case.arguments | case.constants).items()}
+        given = {name: convert(x) for name, x in {**case.arguments, **case.constants}.items()}
         names, places = [*case.arguments], tuple(range(len(case.arguments)))
 
         def loss(*arrays: Any) -> Any:

@@ -372,6 +372,7 @@ REFUSED: list[tuple[type[Exception], str, Function]] = [
     (NotImplementedError, "no pullback", lambda x: x.__array_namespace__().linalg.det(x * np.eye(3))),
     (TypeError, "in place", assigns),
     (TypeError, "0-d array", lambda x: x),
+    (TypeError, "expected the function to return a floating-point number, got bool", lambda x: x.sum() > 0),
     (ValueError, "axes of length 1", lambda x: x.__array_namespace__().squeeze(x, axis=0).sum()),
     (TypeError, "out= would write", lambda x: np.add(x, x, out=np.ones(3)).sum()),
 ]

@@ -787,7 +787,7 @@ def test_smile_has_the_derivatives_of_js(way: str) -> None:
 @pytest.mark.parametrize("cases", shares(case for case in CASES if case.regime == "normal"))
 def test_torch_jit_traces_all_losses(cases: list[Case]) -> None:
     for case in cases:
-        given = {name: torch.as_tensor(np.asarray(x)) for name, x in (case.arguments | case.constants).items()}
+        given = {name: torch.as_tensor(np.asarray(x)) for name, x in {**case.arguments, **case.constants}.items()}
         names = [*case.arguments]
 
         def loss(*arrays: Any, case: Case = case, given: Any = given, names: list[str] = names) -> Any:
@@ -819,12 +819,12 @@ def test_backward_passes_in_compiled_autograd(monkeypatch: pytest.MonkeyPatch) -
     x, y = torch.linspace(0.0, 9.0, 48, dtype=torch.float64).reshape(2, 6, 4).sin()
     KINDS.clear()
     for reduction in ("mean", "sum"):
-        (wanted,) = torch.autograd.grad(pnce.info_nce(x @ weights, y, reduction=reduction), weights)  # type: ignore[call-overload]
+        (wanted,) = torch.autograd.grad(pnce.info_nce(x @ weights, y, reduction=reduction), weights)
         KINDS.clear()
         for _ in range(4):
             weights.grad = None
             torch.compiler.reset()
-            loss = torch._dynamo.disable(lambda w, r=reduction: pnce.info_nce(x @ w, y, reduction=r))  # type: ignore[no-untyped-call]  # noqa: SLF001
+            loss = torch._dynamo.disable(lambda w, r=reduction: pnce.info_nce(x @ w, y, reduction=r))  # noqa: SLF001
             step = torch.compile(lambda loss=loss: loss(weights).backward(), backend="eager")
             step()
             close(weights.grad, wanted)

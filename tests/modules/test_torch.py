@@ -432,6 +432,28 @@ def test_a_module_made_on_meta_is_set_up_later(make: Callable[[], nn.Module]) ->
     same(module.state_dict(), make().state_dict())
 
 
+class Exponential(nn.Module):
+    """A parametrization by an exponential."""
+
+    def forward(self, x: Any) -> Any:
+        return x.exp()
+
+    def right_inverse(self, x: Any) -> Any:
+        return x.log()
+
+
+def test_parametrized_scales_are_reset() -> None:
+    loss, other = InfoNCE(0.1, learnable=True), SigLIP(logit_bias=2.0)
+    nn.utils.parametrize.register_parametrization(loss, "log_scale", Exponential())
+    nn.utils.parametrize.register_parametrization(other, "logit_bias", Exponential())
+    for module, name, wanted in ((loss, "log_scale", math.log(10.0)), (other, "logit_bias", 2.0)):
+        (original,) = (x for key, x in module.named_parameters() if key.endswith(f"{name}.original"))
+        with torch.no_grad():
+            original.fill_(-3.0)
+        module.reset_parameters()
+        assert float(getattr(module, name).detach()) == pytest.approx(wanted)
+
+
 COMPILED = "SupCon, memory", "SigLIP", "MoCo", "similarity", "MultipleNegatives", "MultipleNegatives, ids", "in chunks"
 
 

@@ -602,7 +602,7 @@ def test_lines_of_a_file_end_at_newlines_alone(tmp_path: Path, separator: str, e
 def test_a_missing_value_is_refused_in_every_column(tmp_path: Path, cell: str, others: tuple[str, str]) -> None:
     path = tmp_path / "x.csv"
     path.write_text("\n".join(f"{value},1.0" for value in (*others, cell)), encoding="utf-8")
-    words = f"row 3: expected a value, got {cell!r}; leave such rows out of both files, or rename the class"
+    words = f"row 3: expected a value, got {cell!r}; leave such rows out, of both files if there are two, or rename"
     with pytest.raises(Refused, match=re.escape(words)):
         read_array(path)
 

@@ -28,7 +28,7 @@ INTRODUCTION: Final = """\
 # Mutation testing
 
 `python -m nox -s mutation` makes one small change to the code at a time (a mutant) and runs the tests that execute this
-place, until one fails. `python -m mutation.report` prints the survivors.
+place, until one fails. `python -P -m mutation.report WORK PAGE`, with `tools/` on the path, prints the survivors.
 
 - **Changes**: the operators of [mutmut](https://mutmut.readthedocs.io), also in tables, classes and defaults, but not
   in docstrings, annotations, `__all__`, decorators, error messages, the command line, the conformance suite, and the
