@@ -812,19 +812,20 @@ def test_torch_linearize_is_forward_mode(name: str, block_size: int | None) -> N
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # by the compiler
-def test_backward_passes_in_compiled_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backward_passes_in_compiled_autograd() -> None:
     """Of calls that are no programs too; it adds the gradients of an array also where one is None."""
-    monkeypatch.setattr(torch._dynamo.config, "compiled_autograd", True)  # noqa: SLF001
     weights = torch.linspace(-1.0, 1.0, 16, dtype=torch.float64).reshape(4, 4).cos().requires_grad_()
     x, y = torch.linspace(0.0, 9.0, 48, dtype=torch.float64).reshape(2, 6, 4).sin()
-    KINDS.clear()
     for reduction in ("mean", "sum"):
+        KINDS.clear()
         (wanted,) = torch.autograd.grad(pnce.info_nce(x @ weights, y, reduction=reduction), weights)
         KINDS.clear()
+        loss = torch._dynamo.disable(lambda w, r=reduction: pnce.info_nce(x @ w, y, reduction=r))  # noqa: SLF001
         for _ in range(4):
             weights.grad = None
             torch.compiler.reset()
-            loss = torch._dynamo.disable(lambda w, r=reduction: pnce.info_nce(x @ w, y, reduction=r))  # noqa: SLF001
             step = torch.compile(lambda loss=loss: loss(weights).backward(), backend="eager")
-            step()
+            with torch._dynamo.config.patch(compiled_autograd=True):  # noqa: SLF001
+                step()
             close(weights.grad, wanted)
+    torch.compiler.reset()
