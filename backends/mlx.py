@@ -117,9 +117,9 @@ class MlxAdapter(Defaults):
         return in_turn
 
     def add_rows(self, x: Array, numbers: Array, rows: Array) -> Array:
-        return (
-            x if 0 in rows.shape else x.at[mx.stop_gradient(numbers)].add(rows)
-        )  # "[scatter] Updates with shape (0,1) are too large"
+        if 0 in rows.shape:
+            return x  # "[scatter] Updates with shape (0,1) are too large"
+        return x.at[mx.stop_gradient(numbers)].add(rows)
 
     def add_columns(self, x: Array, columns: Array, values: Array) -> Array:
         return x if 0 in values.shape else x.at[mx.arange(x.shape[0])[:, None], mx.stop_gradient(columns)].add(values)

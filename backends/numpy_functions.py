@@ -60,14 +60,9 @@ def _step(xp: Namespace, x: Array, h: Array) -> Array:
     return xp.where(x > 0, 1.0, at_or_below)
 
 
-def _smaller(xp: Namespace, a: Array, b: Array) -> Array:
-    """`fmin`: the other argument in place of NaN."""
-    return xp.minimum(xp.where(xp.isnan(a), b, a), xp.where(xp.isnan(b), a, b))
-
-
-def _larger(xp: Namespace, a: Array, b: Array) -> Array:
-    """`fmax`: the other argument in place of NaN."""
-    return xp.maximum(xp.where(xp.isnan(a), b, a), xp.where(xp.isnan(b), a, b))
+def _beside_nan(name: str) -> Function:
+    """`fmax` or `fmin`: the standard's function, with the other argument in place of NaN."""
+    return lambda xp, a, b: getattr(xp, name)(xp.where(xp.isnan(a), b, a), xp.where(xp.isnan(b), a, b))
 
 
 UFUNCS: dict[str, Function] = {
@@ -75,8 +70,8 @@ UFUNCS: dict[str, Function] = {
     **dict.fromkeys(("deg2rad", "radians"), lambda xp, x: xp.multiply(x, math.pi / 180.0)),
     **dict.fromkeys(("rad2deg", "degrees"), lambda xp, x: xp.multiply(x, 180.0 / math.pi)),
     "fabs": lambda xp, x: xp.abs(x),
-    "fmax": _larger,
-    "fmin": _smaller,
+    "fmax": _beside_nan("maximum"),
+    "fmin": _beside_nan("minimum"),
     "fmod": lambda xp, a, b: xp.subtract(a, xp.multiply(xp.trunc(xp.divide(a, b)), b)),
     "heaviside": _step,
     "divmod": lambda xp, a, b: (xp.floor_divide(a, b), xp.remainder(a, b)),

@@ -42,11 +42,7 @@ from ._core.checks import (
 )
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
-from ._core.numerics import (
-    in_range,
-    normalize,
-    upcast,
-)
+from ._core.numerics import in_range, normalize, upcast
 from ._core.pair_functions import CAUCHY, EUCLIDEAN, Elementwise, OwnFunction, PairFunction, guarded_products
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of

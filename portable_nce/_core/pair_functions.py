@@ -11,14 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .autodiff import stop_gradient
-from .checks import (
-    all_entries,
-    is_empty,
-    is_readable,
-    largest,
-    least,
-    readable_entry,
-)
+from .checks import all_entries, is_empty, is_readable, largest, least, readable_entry
 from .distances import Near, negative_squares, pull_squares
 from .equality import Record
 from .namespace import is_array, is_number, namespace_of

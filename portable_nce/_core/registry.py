@@ -129,11 +129,8 @@ def known_backends() -> tuple[str, ...]:
 
 def _is_copied(file: str) -> bool:
     """Whether the package has the file of an adapter, which a copy in another library may leave out."""
-    from importlib.util import find_spec  # noqa: PLC0415  (as below)
-
-    backends = f"{str(__package__).rpartition('.')[0]}.backends"
     try:
-        return find_spec(f"{backends}.{file}") is not None
+        return _is_importable(f"{str(__package__).rpartition('.')[0]}.backends.{file}")
     except ModuleNotFoundError:  # a source tree has them beside the package
         return True
 

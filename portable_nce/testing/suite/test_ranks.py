@@ -42,7 +42,9 @@ pytestmark = pytest.mark.ranks
 
 ROWS = 5
 GRADIENTS: Final[tuple[pnce.typing.GradientsOfRanks, ...]] = ("summed", "averaged")
-TOLERANCE = {"float64": 2e-13, "float32": 2e-5}
+TOLERANCE = {"float64": 2e-13, "float32": 4e-6}
+OF_NUMBERS = {"float64": 2e-13, "float32": 2e-5}
+"""Of gradients of one number, such as a temperature: sums that may cancel; in float32 1.3e-5 was seen."""
 EXACT_TOLERANCE = 1e-40
 SHARED = [case.name for case in CASES if is_shared(case)]
 
@@ -71,7 +73,10 @@ def compare(
     expected = [variant.to_list(x) for x in (value, *slopes)]
     results = shared(variant, case, size, dtype, gradients, check=check, without=without)
     errors = errors_on_ranks(results, case, expected, gradients)
-    assert max(errors.values()) <= (EXACT_TOLERANCE if variant.module == "mparray" else TOLERANCE[dtype]), errors
+    for name, error in errors.items():
+        is_number = not isinstance(case.arguments.get(name, []), list)
+        limit = (OF_NUMBERS if is_number else TOLERANCE)[dtype]
+        assert error <= (EXACT_TOLERANCE if variant.module == "mparray" else limit), errors
     return results
 
 
