@@ -114,9 +114,9 @@ def local_nce(
         Scores s of the data, one for each context: unnormalised log-probabilities. A score of -inf makes the loss inf.
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the loss, and counts in k.
-    data_log_q : float or array, shape (N,)
+    data_log_q : float or array, shape () or (N,)
         Log-density of the noise at the data; a number if uniform.
-    noise_log_q : float or array, shape (N, k) or (k,)
+    noise_log_q : float or array, shape (), (N, k) or (k,)
         Log-density of the noise at the samples.
     mask : array of bool, shape (N, k), optional
         Samples to include; all by default. Their number is the context's k; a context without samples counts, with loss
@@ -252,9 +252,9 @@ def ranking_nce(
         unless no sample has a finite score: then it is 0.
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the sum.
-    data_log_q : float or array, shape (N,), optional
+    data_log_q : float or array, shape () or (N,), optional
         Log-density of the noise at the data; a number if uniform. None for both applies no correction.
-    noise_log_q : float or array, shape (N, k) or (k,), optional
+    noise_log_q : float or array, shape (), (N, k) or (k,), optional
         Log-density of the noise at the samples.
     mask : array of bool, shape (N, k), optional
         Samples to include; all by default. A context without samples counts, with loss 0.
@@ -347,9 +347,9 @@ def info_nce_anchor(
         Scores s of the data, one for each context: unnormalised log-probabilities. A score of -inf makes the loss inf.
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the sums, and counts in k.
-    data_log_q : float or array, shape (N,)
+    data_log_q : float or array, shape () or (N,)
         Log-density of the noise at the data; a number if uniform.
-    noise_log_q : float or array, shape (N, k) or (k,)
+    noise_log_q : float or array, shape (), (N, k) or (k,)
         Log-density of the noise at the samples.
     nu : float, default: 1.0
         Prior weight ν > 0 of the anchor, relative to each other class. As ν → 0 the loss becomes `ranking_nce` with
@@ -682,7 +682,7 @@ def log_partition(
     ----------
     noise_scores : array, shape (N, k)
         Scores s of k samples for each context. A score of -inf adds nothing to the sum, and counts in k.
-    noise_log_q : float or array, shape (N, k) or (k,)
+    noise_log_q : float or array, shape (), (N, k) or (k,)
         Log-density of the distribution that the samples were drawn from.
     mask : array of bool, shape (N, k), optional
         Samples to include in the mean; all by default.
@@ -746,10 +746,10 @@ def sampled_softmax(
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the sum, and counts in k. If
         no sample has a finite score, the loss of the context is :math:`-\log q - \log(k + 1)`; without
         `include_positive` the context does not count.
-    data_log_q : float or array, shape (N,), or None
+    data_log_q : float or array, shape () or (N,), or None
         Log-density of the noise at the data; a number if uniform. Unused without `include_positive`, when it may be
         None.
-    noise_log_q : float or array, shape (N, k) or (k,)
+    noise_log_q : float or array, shape (), (N, k) or (k,)
         Log-density of the noise at the samples.
     include_positive : bool, default: True
         Whether the data are among the samples.
@@ -882,7 +882,7 @@ def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> Arr
     scores : array, shape (N, V)
         Scores g of all V values of x, for each context. A score of -inf has log-probability -inf; if all are -inf, so
         are all log-probabilities of the context.
-    log_q : float or array, shape (V,) or (N, V)
+    log_q : float or array, shape (), (V,) or (N, V)
         Log-density of the noise in training; a number if uniform.
 
     Returns
@@ -948,7 +948,7 @@ def self_normalization(
     scores : array, shape (N, V) or (N, k)
         Scores of all V values for each context; with `log_q`, of k samples. A score of -inf adds nothing to Z, and
         counts in k and, without `log_q`, in the effective sample size; a context with only such scores does not count.
-    log_q : float or array, shape (N, k) or (k,), optional
+    log_q : float or array, shape (), (N, k) or (k,), optional
         Log-density of the distribution that the samples were drawn from; None if `scores` covers all values.
     mask : array of bool, shape (N, V) or (N, k), optional
         Values or samples to include; all by default.
@@ -1108,11 +1108,17 @@ def _enter(  # noqa: PLR0917  (the callers' arguments)
     check_floating(xp, **arrays)
     dtype, noise = entered[0].dtype, arrays[names[1]]
     rows, samples = shape_of(names[1], noise, "(N, k)")
+    one_per_row = {names[0]: rows, names[2]: rows, names[3]: samples}
+    arrays |= {
+        name: xp.broadcast_to(arrays[name], (one_per_row[name],))
+        for name in names[2:]
+        if name in arrays and arrays[name].shape == ()
+    }
     for name, x in arrays.items():
-        if name != names[1]:
-            one_per_sample = name == names[3] and len(x.shape) == 1
-            of_noise = (samples,) if one_per_sample else (rows, samples)
-            check_shape(name, x, of_noise if name == names[3] else (rows,))
+        if name == names[3] and len(x.shape) != 1:
+            check_shape(name, x, (rows, samples))
+        elif name != names[1]:
+            check_shape(name, x, (one_per_row[name],))
         if name in names[2:]:
             check_log_probabilities(name, x)
     if mask is not None:

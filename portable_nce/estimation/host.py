@@ -126,26 +126,35 @@ def _read(np: Any, name: str, values: Any) -> Any:
     of_objects = getattr(getattr(values, "dtype", None), "kind", "f") == "O"
     if isinstance(values, np.ma.MaskedArray) or (is_array(values) and not of_objects):
         common_namespace(**{name: values})  # refuses masked arrays, sparse tensors and the like
-    if "Tracer" in type(values).__name__:
-        raise TypeError(
-            f"{name}: expected an array whose entries can be read, got a traced one; call this outside of jit and grad"
-        )
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-    if is_array(values) and "float" in str(values.dtype):
-        values = upcast(namespace_of(values), values)
-    try:
-        x = np.asarray(values)
-        if x.dtype.kind in "US" and not is_array(values):
-            x = np.asarray(values, dtype=object)  # as text, numbers and missing values are names
-    except ValueError:
-        raise ValueError(f"{name}: expected rows of one length, got rows of several") from None
+    x = _entries(np, name, values)
     if x.dtype.kind == "O":
         pythons = np.frompyfunc(lambda cell: cell.item() if isinstance(cell, np.generic) else cell, 1, 1)
         x = np.asarray(pythons(x), dtype=object)
         if any(map(is_missing, x.ravel().tolist())):
             raise ValueError(f"{name}: expected a value in each row, got some that are missing; leave these rows out")
     return x
+
+
+def _entries(np: Any, name: str, values: Any) -> Any:
+    """NumPy array of the entries of what a user passes."""
+    if "Tracer" in type(values).__name__:
+        raise TypeError(_unreadable(name, "a traced one"))
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+        if is_array(values) and "float" in str(values.dtype):
+            values = upcast(namespace_of(values), values)
+        x = np.asarray(values)
+        # As text, numbers and missing values are names.
+        return np.asarray(values, dtype=object) if x.dtype.kind in "US" and not is_array(values) else x
+    except ValueError:
+        raise ValueError(f"{name}: expected rows of one length, got rows of several") from None
+    except RuntimeError as error:  # PyTorch's for tensors without storage
+        raise TypeError(_unreadable(name, f"one without ({error})")) from error
+
+
+def _unreadable(name: str, got: str) -> str:
+    return f"{name}: expected an array whose entries can be read, got {got}; call this outside of jit, vmap and grad"
 
 
 def _holds_numbers(x: Any, axes: int | None = None) -> bool:

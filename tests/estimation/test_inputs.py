@@ -227,3 +227,11 @@ def test_the_bound_is_below_its_ceiling() -> None:
     x = np.sort(DOSE[:60])
     found = estimate(x, x + 0.0 * A[:60], groups=[0] * 30 + list(range(1, 31)), steps=100)
     assert found.bound <= found.ceiling
+
+
+@pytest.mark.parametrize(
+    "of_library", [lambda f: f(torch.zeros((60, 1), device="meta")), lambda f: torch.vmap(f)(torch.ones((2, 60, 1)))]
+)
+def test_tensors_without_entries_are_refused(of_library: Callable[[Callable[[Any], Any]], Any]) -> None:
+    with pytest.raises(TypeError, match="x: expected an array whose entries can be read, got one without"):
+        of_library(lambda x: estimate(x, x).estimate)

@@ -233,7 +233,7 @@ class Kind:
 
 @dataclass
 class Array(Kind):
-    """An array with given axes; `number` allows a number, `also` other ranks."""
+    """An array with given axes; `number` allows a number, also in an array without axes, `also` other ranks."""
 
     axes: str
     dtypes: str = "f"
@@ -256,7 +256,7 @@ class Array(Kind):
             return "refused" if not fits else "either" if is_extreme(value) else "taken"
         if not isinstance(value, ARRAYS):
             return "refused"
-        ranks = {len(self.axes), *self.also}
+        ranks = {len(self.axes), *self.also, *((0,) if self.number else ())}
         if kind_of(value) not in self.dtypes or len(value.shape) not in ranks:
             return "refused"
         if math.prod(value.shape) == 0:
@@ -264,12 +264,14 @@ class Array(Kind):
         if not world.owns(value):
             return "foreign"
         usual = kind_of(value) != "f" or len(self.dtypes) > 1 or str(value.dtype).endswith(world.dtype)
-        alike = usual and tuple(value.shape) == world.shape(self.axes)
+        alike = usual and tuple(value.shape) in {world.shape(self.axes), () if self.number else None}
         return "taken" if alike and str(value.dtype) != ">f8" else "either"
 
     def canonical(self, world: World, value: Any) -> Any:
         if value is None or is_number(value):
             return value
+        if self.number and value.shape == ():
+            return float(value)
         dtype = np.float64 if self.dtypes[0] == "f" else {"i": np.int64}.get(kind_of(value))
         return world.array(np.array(in_numpy(value), dtype=dtype))
 
