@@ -421,7 +421,7 @@ def _entries_of_rows(n_columns: int) -> _Static:
 @jax.custom_jvp
 def _rounded(x: Any) -> Any:
     """The array itself, by a choice that no compiler leaves out: it removes barriers, and copies of bits."""
-    return jnp.where(jnp.isnan(x), jnp.nan, x)
+    return jnp.where(jnp.isnan(x), -x, x)  # a NaN of our own would raise under `jax_debug_nans` without jit
 
 
 @_rounded.defjvp
@@ -659,12 +659,12 @@ class JaxAdapter(Defaults):
             return jnp.argsort(x, axis=1)
         # Numbers as integers in the same order, and the columns behind them: XLA sorts one array of integers in an
         # eighth of the time of floats with their places.
-        with jax.enable_x64():
+        with _enable_x64(True):  # noqa: FBT003  (a switch)
             bits = jax.lax.bitcast_convert_type(x + 0.0, jnp.int32)  # -0.0 + 0.0 is 0.0
             bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-            keys = (bits.astype(jnp.int64) << 32) | jax.lax.broadcasted_iota(jnp.int64, x.shape, 1)
-            keys = jax.lax.sort(keys, dimension=1, is_stable=False)
-            return (keys & 0x7FFFFFFF).astype(jnp.int32)
+            half = jnp.full_like(bits, 32).astype(jnp.int64)  # before JAX 0.8, a number here would become an int32
+            keys = (bits.astype(jnp.int64) << half) | jax.lax.broadcasted_iota(jnp.int64, x.shape, 1)
+            return jax.lax.sort(keys, dimension=1, is_stable=False).astype(jnp.int32)  # the lower half
 
     def branch(self, place: Any, functions: Sequence[Function], *arrays: Any) -> Any:
         def alike(function: Function) -> Function:

@@ -1150,7 +1150,7 @@ class ScorePairs:
         """Check the scores, with at least `least` columns."""
         _check_columns(positives)
         xp, scores, pairing, mask, _ = enter_scores(scores, positives, mask, None)
-        if scores.shape[1] < least:
+        if isinstance(scores.shape[1], int) and scores.shape[1] < least:
             raise ValueError(
                 f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
             )

@@ -115,10 +115,8 @@ def is_floating(xp: Namespace, dtype: Any) -> bool:
     """Whether losses accept `dtype`, a real floating-point dtype of 16 bits or more."""
     if dtype in (xp.float32, xp.float64) or is_half(dtype):
         return True
-    # 8-bit floats have no arithmetic in PyTorch and no promotion in JAX, whose random keys are no numbers at all.
-    return (
-        getattr(dtype, "itemsize", 2) > 1 and not str(dtype).startswith("key<") and xp.isdtype(dtype, "real floating")
-    )
+    # 8-bit floats have no arithmetic in PyTorch and no promotion in JAX.
+    return bool(xp.isdtype(dtype, "real floating")) and getattr(dtype, "itemsize", 2) > 1
 
 
 def cast_hint(x: Array, dtype: Any = None, *, integers: bool = False) -> str:

@@ -201,6 +201,8 @@ def _space_of(name: str, x: Any) -> Namespace:
             f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got "
             f"{type(x).__name__}{'' if x is None else remedy}"
         )
+    if type(x).__name__ == "PRNGKeyArray":
+        raise TypeError(f"{name}: expected an array of numbers, got random keys of JAX; losses draw nothing")
     try:
         return namespace_of(x)
     except TypeError as error:

@@ -80,11 +80,11 @@ class Sizes(NamedTuple):
         return self.block_size if isinstance(self.block_size, int) else None
 
     def whole(self, n_rows: int, n_columns: int) -> int | Bounds | None:
-        """All rows of a matrix that is held whole, by choice or since their number is unknown; None for other blocks.
+        """All rows of a matrix that is held whole, by choice or since its shape is unknown; None for other blocks.
 
         A graph for any number of rows has a fixed number of blocks.
         """
-        symbolic = not isinstance(n_rows, int)
+        symbolic = not all(isinstance(n, int) for n in (n_rows, n_columns))
         if self.mode == "whole" or self.block_size is None or (symbolic and self.mode != "compiled"):
             return n_rows
         if self.mode != "compiled":

@@ -292,7 +292,7 @@ def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:
     constant = xp.where(live, stop_gradient(scores), lowest)
 
     highest, total = _running_sums(xp, constant, weight * xp.exp(exponent), scale)
-    lower = xp.searchsorted(grades, grades)  # the number of rows with a lower grade
+    lower = _number_below(xp, grades)
     last = xp.where(lower > 0, lower - 1, lower)
     highest, total = xp.take(highest, last, axis=0), xp.take(total, last, axis=0)
     counted = xp.logical_and(xp.logical_and(lower > 0, live), stop_gradient(total) != 0)
@@ -306,6 +306,18 @@ def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:
     log_sum = xp.log(xp.where(nothing, xp.ones_like(sums), sums))
     log_sum = scale * xp.where(nothing, xp.zeros_like(largest), largest) + log_sum
     return xp.where(nothing, xp.zeros_like(sums), softplus(xp, log_sum))
+
+
+def _number_below(xp: Namespace, grades: Array) -> Array:
+    """Number of rows with a lower grade, of sorted grades."""
+    rows = grades.shape[0]
+    if isinstance(rows, int):
+        return xp.searchsorted(grades, grades)
+    # JAX does not search in a symbolic number of rows: the first rows of all grades, by the number of the grade.
+    places = xp.arange(rows, device=device_of(grades))
+    is_first = xp.logical_or(places == 0, grades != xp.roll(grades, 1))
+    firsts = xp.sort(xp.where(is_first, places, xp.zeros_like(places) + rows))
+    return xp.take(firsts, xp.cumulative_sum(xp.astype(is_first, places.dtype)) - 1, axis=0)
 
 
 def _running_sums(xp: Namespace, highest: Array, total: Array, scale: Any) -> tuple[Array, Array]:

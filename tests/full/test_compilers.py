@@ -123,6 +123,19 @@ def emulated() -> Iterator[None]:
     devices.discard("cpu")
 
 
+if not WITH_TORCH:
+
+    @pytest.mark.parametrize("mining", ["all", "semi_hard", "batch_hard"])
+    def test_many_float32_triplets(mining: str) -> None:
+        """More than the rows of the table: programs sort integers of 64 bits."""
+        import jax
+
+        x, labels = np.random.default_rng(0).normal(size=(48, 3)).astype("float32"), np.arange(48) // 2
+        options: dict[str, Any] = {} if mining == "all" else {"mining": mining}
+        found = jax.jit(lambda x, labels: pnce.triplet_from_labels(x, labels, **options))(x, labels)
+        close([found], [pnce.triplet_from_labels(x, labels, **options)], 1e-6)
+
+
 WAYS = ["info_nce", "siglip", "supcon", "moco queue"]
 
 if WITH_TORCH:

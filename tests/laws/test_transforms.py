@@ -19,9 +19,9 @@ from portable_nce._core.calls import KINDS
 from portable_nce._core.registry import load_backend
 from portable_nce._execution import families, tiling
 from portable_nce.similarities import NAMES
-from portable_nce.testing.cases import CASES, LOSSES, Case
+from portable_nce.testing.cases import CASES, LOSSES, WITHOUT_GRADIENT, Case
 
-from calls import EACH, WAYS, Call, mostly_full, options_of, shares
+from calls import EACH, OF_SCORES, WAYS, Call, mostly_full, options_of, shares
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -527,18 +527,27 @@ def test_jax_transposes_no_tile(name: str) -> None:
     assert [x for x in transposed if is_tile(x)] == []
 
 
-@pytest.mark.parametrize("name", mostly_full(WAYS, ["info_nce", "nt_xent three views", "siglip", "moco queue"]))
-def test_jax_export_of_a_symbolic_batch(name: str) -> None:
-    call = Call(name, rows=5, block_size="auto")
-    places = tuple(range(len(call.numbers)))
-    (batch,) = jax_export.symbolic_shape("batch")
+def exported(call: Call) -> Any:
+    """Value and gradients of a call with 5 rows, exported for any number of rows from 3 on."""
+    (batch,) = jax_export.symbolic_shape("batch", constraints=["batch >= 3"])
     sizes = {5: batch, 6: batch + 1, 10: 2 * batch, 15: 3 * batch}
     arrays = [*call.jax(), *call.others(jnp.asarray)]
     shapes = [jax.ShapeDtypeStruct(tuple(sizes.get(n, n) for n in x.shape), x.dtype) for x in arrays]
-    exported = jax_export.export(jax.jit(jax.value_and_grad(call, argnums=places)))(*shapes)
+    return jax_export.export(jax.jit(jax.value_and_grad(call, argnums=tuple(range(len(call.numbers))))))(*shapes)
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_jax_exports_each_call_for_a_symbolic_batch(first: int) -> None:
+    for name in [*LOSSES, *(name for name in OF_SCORES if name not in WITHOUT_GRADIENT)][first::4]:
+        assert exported(Call(name, rows=5, block_size="auto")).in_avals, name
+
+
+@pytest.mark.parametrize("name", mostly_full(LOSSES, ["info_nce dot", "nt_xent three views", "cosent", "moco queue"]))
+def test_jax_export_of_a_symbolic_batch(name: str) -> None:
+    program = exported(Call(name, rows=5, block_size="auto"))
     for size in (4, 9):
         one = Call(name, rows=size)
-        value, gradients = exported.call(*one.jax(), *one.others(jnp.asarray))
+        value, gradients = program.call(*one.jax(), *one.others(jnp.asarray))
         close([value, *gradients], one.expected())
 
 
@@ -794,7 +803,7 @@ def test_torch_jit_traces_all_losses(cases: list[Case]) -> None:
             return case.call({**given, **dict(zip(names, arrays, strict=True))})
 
         arrays = [given[name] for name in names]
-        traced = torch.jit.trace(loss, tuple(arrays), check_trace=False)
+        traced: Any = torch.jit.trace(loss, tuple(arrays), check_trace=False)
         for values in (arrays, [1.1 * x for x in arrays]):
             torch.testing.assert_close(traced(*values), loss(*values), rtol=1e-9, atol=1e-9, msg=case.name)
 
@@ -816,7 +825,8 @@ def test_backward_passes_in_compiled_autograd() -> None:
     """Of calls that are no programs too; it adds the gradients of an array also where one is None."""
     weights = torch.linspace(-1.0, 1.0, 16, dtype=torch.float64).reshape(4, 4).cos().requires_grad_()
     x, y = torch.linspace(0.0, 9.0, 48, dtype=torch.float64).reshape(2, 6, 4).sin()
-    for reduction in ("mean", "sum"):
+    reductions: tuple[Any, ...] = ("mean", "sum")
+    for reduction in reductions:
         KINDS.clear()
         (wanted,) = torch.autograd.grad(pnce.info_nce(x @ weights, y, reduction=reduction), weights)
         KINDS.clear()

@@ -385,10 +385,14 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     "traced symmetric": (jitted(pnce.info_nce, symmetric=True), r"symmetric: .*static_argnames=\('symmetric',\)"),
     "traced block size": (jitted(pnce.info_nce, block_size=2), "block_size: .*static_argnames="),
     "traced hardness": (jitted(pnce.info_nce, hardness=2.0), "hardness: .*static_argnames="),
-    "a random key": (lambda: pnce.info_nce(jax.random.key(0), jnp.asarray(X)), "query: expected a real floating-point"),
-    "a random key as an option": (
+    "a random key": (lambda: pnce.info_nce(jax.random.key(0), jnp.asarray(X), jnp.asarray(Y)), "query: .* random keys"),
+    "random keys as labels": (
+        lambda: pnce.supcon(jnp.asarray(X), jax.random.split(jax.random.key(0), 6)),
+        "labels: expected an array of numbers, got random keys of JAX",
+    ),
+    "a random key as a temperature": (
         lambda: pnce.info_nce(jnp.asarray(X), jnp.asarray(Y), temperature=jax.random.key(0)),
-        "temperature: expected a real floating-point dtype",
+        "temperature: expected an array of numbers, got random keys",
     ),
     "traced k": (lambda: jax.jit(diagnostics.top_k)(jnp.asarray(X), jnp.asarray(Y), 2), "k: .*static_argnames="),
     # Numbers in arrays.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -710,7 +710,7 @@ def test_a_slope_may_be_of_another_kind(convert: Any, slope: str) -> None:
     same = pnce.similarities.elementwise("dot", lambda s: 1.0 * s, slopes[slope])
     found, wanted = (
         differentiated(lambda x, y, s=s: pnce.info_nce(x, y, temperature=0.5, similarity=s), convert(X), convert(Y))
-        for s in (same, "dot")
+        for s in cast("tuple[Any, ...]", (same, "dot"))
     )
     assert_same(found, wanted)
 
@@ -808,7 +808,7 @@ def test_operands_may_have_leading_axes_and_constants() -> None:
     )
     found, wanted = (
         differentiated(lambda x, y, s=s: pnce.info_nce(x, y, temperature=1.0, similarity=s), X, Y)
-        for s in (with_flags, "dot")
+        for s in cast("tuple[Any, ...]", (with_flags, "dot"))
     )
     assert_same(found, wanted)
 
