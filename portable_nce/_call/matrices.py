@@ -15,7 +15,7 @@ from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from .._execution.evaluate import sums_both_sides
 from .._execution.live import all_count, are_paired, without_idle
-from .._execution.matrix import ScoreMatrix
+from .._execution.matrix import ScoreMatrix, may_overflow
 from .._execution.operands import operands_of
 from .._execution.sharded import sharded_matrix
 from .._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
@@ -105,6 +105,7 @@ def _matrix_of(
         need_transpose = need_transpose or not sums_both_sides(
             call.objective, similarity, pairing, mask, x, reduction=reduction
         )
+        need_transpose = need_transpose or may_overflow(similarity, x, y, shards)
     return sharded_matrix(
         x,
         y,
@@ -117,6 +118,7 @@ def _matrix_of(
         sent_as=sent_as,
         half=call.half(similarity),
         joined=call.layout.joined,
+        symmetric=call.options.symmetric,
         need_transposed_scores=call.need_transposed_scores,
         need_transpose=need_transpose,
         **options,

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from .autodiff import stop_gradient
 from .calls import programmed
-from .checks import RANKS_MAY_BE_EMPTY, check_bool
+from .checks import RANKS_MAY_BE_EMPTY, check_bool, largest, readable_entry
 from .equality import EqualByContents
 from .namespace import cast, device_of, is_array, is_compiling, is_number, namespace_of
 from .notes import note
@@ -449,6 +449,11 @@ class Shards(NamedTuple):
     def kept_here(self, x: Array) -> Array:
         """Array that only this rank has; it gets the full gradient, also if other gradients are averaged."""
         return _applied(_LinearMap("own", self), x) if self.averaged else x
+
+    def any(self, flag: bool, like: Array) -> bool:  # noqa: FBT001  (a value)
+        """Whether any rank has a flag, of arrays like `like`, whose entries can be read."""
+        number = namespace_of(like).full((1,), float(flag), dtype=like.dtype, device=device_of(like))
+        return bool(readable_entry(self.largest(number), largest))
 
     def largest(self, x: Array, *, of_columns: bool = False) -> Array:
         """Maximum over the ranks, or over the ranks for each column, as a constant."""

@@ -47,6 +47,15 @@ class Shard(NamedTuple):
     n_own_columns: int
 
 
+def may_overflow(similarity: Similarity, x: Array, y: Array, shards: Shards | None = None) -> bool:
+    """Whether distances are known to be so large that scores may be -inf, which masks leave out; of any rank."""
+    function = similarity.scores
+    if not (isinstance(function, PairFunction) and function.distance and is_readable(x)):
+        return False
+    found = math.inf in {largest_length(z) for z in (x, y)}
+    return found if shards is None else shards.any(found, x)
+
+
 class ScoreMatrix(NamedTuple):
     """Scores of rows against columns, with the pairs that are positive, negative or neither.
 
@@ -220,13 +229,6 @@ class ScoreMatrix(NamedTuple):
             return self.indexed()
         numbers = namespace_of(self.rows[0]).arange(n_rows, device=device_of(self.rows[0]))
         return {"targets": (numbers,)} if self.pairing.is_diagonal else None
-
-    def may_overflow(self) -> bool:
-        """Whether distances are known to be so large that scores may be -inf, which masks leave out."""
-        function = self.similarity.scores
-        if not (isinstance(function, PairFunction) and function.distance and is_readable(self.rows[0])):
-            return False
-        return math.inf in {largest_length(x) for x in (self.rows[0], self.columns[0])}
 
     def indexed(self) -> dict[str, Arrays]:
         """Groups of `Inputs` for positives by index; none for others."""

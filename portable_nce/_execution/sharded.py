@@ -30,6 +30,7 @@ def sharded_matrix(
     sent_as: tuple[Any, Any],
     half: Any,
     joined: int,
+    symmetric: bool,
     need_transposed_scores: bool,
     need_transpose: bool,
     **options: Any,
@@ -38,7 +39,7 @@ def sharded_matrix(
 
     `mask`: of these rows against all columns. `weights`, `needs`: what decides which rows count. `sent_as`: dtypes in
     which rows and columns are sent. `half`: 16-bit dtype in which they are multiplied, or None. `joined`: number of
-    arrays that the columns of each view are joined from.
+    arrays that the columns of each view are joined from. `symmetric`: the rows are columns for the columns' losses.
 
     `need_transpose`: also the shard of the transpose, with the transposed pairing. `need_transposed_scores`: also the
     shard of the transposed scores, with the same pairing. Extra columns of a pairing must be gathered already, and be
@@ -77,7 +78,7 @@ def sharded_matrix(
     turned = shard
     if need_opposite and shards.rows != shards.columns:
         turned = _shard_of_transpose(xp, shards, shard, x, (n_columns, views))
-    if not all_count(own, weights, both_ways=need_opposite):
+    if not all_count(own, weights, both_ways=need_opposite or symmetric):
         opposite = None
         if need_opposite:
             both: dict[str, Any] = {"rows": (columns[:n_columns, ...],), "columns": (x,), "shard": turned}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from functools import partial
+from inspect import signature
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -47,6 +50,15 @@ OF_NUMBERS = {"float64": 2e-13, "float32": 2e-5}
 """Of gradients of one number, such as a temperature: sums that may cancel; in float32 1.3e-5 was seen."""
 EXACT_TOLERANCE = 1e-40
 SHARED = [case.name for case in CASES if is_shared(case)]
+
+
+def near(found: Nested, wanted: Nested, limit: float) -> bool:
+    """Whether numbers are near others, relative to the largest; NaN is near NaN."""
+    if not isinstance(found, list) or not isinstance(wanted, list):
+        found, wanted = [found], [wanted]
+    largest = max((abs(x) for x in wanted if math.isfinite(x)), default=0.0)
+    pairs = zip(found, wanted, strict=True)
+    return all(a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= limit * largest for a, b in pairs)
 
 
 def test_cuts_are_uneven_and_complete() -> None:
@@ -104,6 +116,27 @@ def test_a_rank_without_rows_or_columns_takes_part_with_nothing(variant: Variant
     _, places = cut_case(case, bounds_of(samples_of(case), 3), 2)[2]
     if any(place.entries == () for place in places.values()):
         compare(variant, case, 3, dtype, "summed", without=Without(columns=2))
+
+
+@pytest.mark.parametrize("case_name", SHARED)
+def test_a_row_of_nan_or_far_away_on_one_rank(variant: Variant, case_name: str) -> None:
+    """Other ranks do not have it, but take the same way: distances that may overflow are computed in another one."""
+    given, dtype = case_named(case_name, ROWS), variant.dtypes[0]
+    weights = given.constants.get("weights")
+    if isinstance(weights, list):  # the row remains a negative of others, since no mask leaves it out
+        constants = {**given.constants, "weights": [weights[0], 0.0, *weights[2:]]}
+        given = replace(given, constants={key: x for key, x in constants.items() if key != "mask"})
+    function, (name, (first, second, *others)) = getattr(pnce, given.loss, None), next(iter(given.arguments.items()))
+    ways: list[dict[str, Any]] = [{}]
+    if function is not None and "similarity" in signature(function).parameters and "similarity" not in given.options:
+        ways += [{"similarity": "neg_sq_euclidean"}]
+    for options, factor in product(ways, (math.nan, 3e9)):
+        arguments = {**given.arguments, name: [first, scaled(factor, second), *others]}
+        case = replace(given, arguments=arguments, options={**given.options, **options})
+        value, *_ = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
+        wanted = variant.to_list(value)
+        for found in shared(variant, case, 2, dtype):
+            assert near(found.value, wanted, 1e-9), (options, factor, found.value, wanted)
 
 
 SIXTEEN_BITS = [
