@@ -1038,7 +1038,9 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     .. math:: t_{ij} = \exp\Big(-\frac{\lVert y_i - y_j \rVert^2}{2 h^2}\Big)
 
     With the objective "info_nce", it is y-aware InfoNCE: samples of similar age, pose or dose attract each other more.
-    Weights are relative to the largest of their row, so that they cannot all underflow.
+    Weights are divided by the largest of their row among the included columns, so that they cannot all underflow. In
+    sums over pairs ("logistic", "contrastive"), where a weight is a degree, the nearest included column has degree 1;
+    for the values of the kernel themselves, pass them to `soft`.
 
     Parameters
     ----------
@@ -1108,9 +1110,12 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
 def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: float | None = 0.05) -> Pairing:
     r"""All columns are positives, weighted by cosine similarities c of a teacher's embeddings.
 
-    With a temperature the weights are the teacher's softmax, :math:`t_{ij} \propto e^{c_{ij} / \tau}`. The objective
-    "info_nce" is then the cross-entropy, with the gradient of the KL divergence from teacher to student (distillation).
-    Without one, :math:`t_{ij} = (1 + c_{ij}) / 2`, the weights of continuously weighted contrastive learning (CWCL).
+    With a temperature the weights are the teacher's softmax over the included columns, up to a factor of the row: the
+    largest is 1, :math:`t_{ij} = e^{(c_{ij} - \max_k c_{ik}) / \tau}`. The objective "info_nce", which normalises them,
+    is then the cross-entropy, with the gradient of the KL divergence from teacher to student (distillation). In sums
+    over pairs ("logistic", "contrastive"), where a weight is a degree, the factor matters; pass other degrees to
+    `soft`. Without a temperature, :math:`t_{ij} = (1 + c_{ij}) / 2`, the weights of continuously weighted contrastive
+    learning (CWCL).
 
     Parameters
     ----------

@@ -80,16 +80,15 @@ def reciprocal(x: Array) -> Array:
 
 
 def clipped(xp: Namespace, x: Array, low: Any, high: Any) -> Array:
-    """Limit entries to a range of numbers, which JAX's compiler may know only as symbols; NaN stays NaN.
+    """Limit entries to a range of numbers, which JAX's compiler may know only as arrays; NaN stays NaN.
 
     Not by array-api-compat's `clip`, which torch.compile cannot trace, and which waits for the device on CuPy.
     """
     kernel = adapter_of(x).clipped(x, low, high)
     if kernel is not None:
         return kernel
-    below, above = (isinstance(limit, float) and math.isinf(limit) for limit in (low, high))
-    x = x if below else xp.where(x < low, xp.full_like(x, low), x)
-    return x if above else xp.where(x > high, xp.full_like(x, high), x)
+    x = x if not is_array(low) and low == -math.inf else xp.where(x < low, xp.full_like(x, low), x)
+    return x if not is_array(high) and high == math.inf else xp.where(x > high, xp.full_like(x, high), x)
 
 
 def sum_to_scalar(xp: Namespace, x: Array) -> Array:

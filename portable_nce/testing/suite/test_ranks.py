@@ -136,7 +136,8 @@ def test_a_row_of_nan_or_far_away_on_one_rank(variant: Variant, case_name: str) 
         value, *_ = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
         wanted = variant.to_list(value)
         for found in shared(variant, case, 2, dtype):
-            assert near(found.value, wanted, 1e-9 if dtype == "float64" else 1e-4), (options, factor, found.value, wanted)
+            limit = 1e-9 if dtype == "float64" else 1e-4
+            assert near(found.value, wanted, limit), (options, factor, found.value, wanted)
 
 
 SIXTEEN_BITS = [
