@@ -47,7 +47,7 @@ TAKEN: Mapping[str, set[str]] = {
     "truth values": {"weights", "grades", "mask"},
     "a column more": {"noise_scores"},
     "a list": {"prototypes"},  # of clusterings
-    "one axis less": {"log_q", "noise_log_q", "log_baseline"},  # one for all rows
+    "one axis less": {"log_q", "data_log_q", "noise_log_q", "log_baseline"},  # one for all rows
 }
 """Changes that these arrays allow."""
 
