@@ -242,7 +242,7 @@ def _obstacle(matrix: ScoreMatrix, family: FamilySpec) -> str | None:
         "the pairing gives positives by a rule for each pair": not pairing.positives.known,
         "the similarity is no function of inner products": not matrix.similarity.by_products,
         "there are fewer columns than rows": matrix.lacks_columns,
-        "squared distances may overflow": _may_overflow(matrix),
+        "squared distances may overflow": _distances_may_overflow(matrix),
         "triples compare all scores of a row": family.of_triples,
     }
     if isinstance(family, PairsSpec):
@@ -258,7 +258,7 @@ def _obstacle(matrix: ScoreMatrix, family: FamilySpec) -> str | None:
     return next((reason for reason, holds in obstacles.items() if holds), None)
 
 
-def _may_overflow(matrix: ScoreMatrix) -> bool:
+def _distances_may_overflow(matrix: ScoreMatrix) -> bool:
     return (
         matrix.bound == math.inf
         and len(matrix.columns) > 0
@@ -273,7 +273,7 @@ def by_both_sides(matrix: ScoreMatrix, wanted: Wanted, *, symmetric: bool) -> Pr
     """Two-sided sweep over a matrix, or None if rows and columns cannot share tiles."""
     n_rows, n_columns = matrix.shape
     # Ranks have chosen together, and hold the transpose if distances of any of them may overflow.
-    if matrix.sharpness is not None or (matrix.shards is None and _may_overflow(matrix)):
+    if matrix.sharpness is not None or (matrix.shards is None and _distances_may_overflow(matrix)):
         return None
     if symmetric:
         fits = is_symmetric(matrix.similarity, matrix.pairing, matrix.mask) and matrix.own_transpose is None
