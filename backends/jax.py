@@ -182,7 +182,7 @@ def _widened(function: Function) -> Function:
 
     def wide(*arrays: Any) -> Any:
         dtype = arrays[0].dtype
-        with _enable_x64(True), _full_precision():  # noqa: FBT003  (a switch)
+        with _enable_x64(), _full_precision():
             result = function(*[jax.lax.convert_element_type(x, jnp.float64) for x in arrays])
             return jax.tree.map(lambda x: jax.lax.convert_element_type(x, dtype), result)
 
@@ -659,7 +659,7 @@ class JaxAdapter(Defaults):
             return jnp.argsort(x, axis=1)
         # Numbers as integers in the same order, and the columns behind them: XLA sorts one array of integers in an
         # eighth of the time of floats with their places.
-        with _enable_x64(True):  # noqa: FBT003  (a switch)
+        with _enable_x64():
             bits = jax.lax.bitcast_convert_type(x + 0.0, jnp.int32)  # -0.0 + 0.0 is 0.0
             bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
             half = jnp.full_like(bits, 32).astype(jnp.int64)  # before JAX 0.8, a number here would become an int32

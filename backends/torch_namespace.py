@@ -152,10 +152,9 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
 
     With a flag beside an array of flags, by a comparison: `torch.jit.trace` knows no such `where`.
     """
-    first_is_flag, second_is_flag = (isinstance(x, bool) for x in (x1, x2))
-    if first_is_flag and getattr(x2, "dtype", None) == torch.bool:
+    if x1.__class__ is bool and getattr(x2, "dtype", None) == torch.bool:
         return torch.logical_or(condition, x2) if x1 else torch.gt(x2, condition)
-    if second_is_flag and getattr(x1, "dtype", None) == torch.bool:
+    if x2.__class__ is bool and getattr(x1, "dtype", None) == torch.bool:
         return torch.ge(x1, condition) if x2 else torch.logical_and(x1, condition)
     tensors = (x1,) if type(x2) is float else (x2,) if type(x1) is float else (x1, x2)
     dtype = getattr(tensors[0], "dtype", None)

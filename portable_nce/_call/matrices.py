@@ -105,7 +105,7 @@ def _matrix_of(
         need_transpose = need_transpose or not sums_both_sides(
             call.objective, similarity, pairing, mask, x, reduction=reduction
         )
-        need_transpose = need_transpose or may_overflow(similarity, x, y, shards)
+        need_transpose = need_transpose or may_overflow(similarity, (x,), (y,), shards)
     return sharded_matrix(
         x,
         y,

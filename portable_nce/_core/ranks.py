@@ -450,10 +450,10 @@ class Shards(NamedTuple):
         """Array that only this rank has; it gets the full gradient, also if other gradients are averaged."""
         return _applied(_LinearMap("own", self), x) if self.averaged else x
 
-    def any(self, flag: bool, like: Array) -> bool:  # noqa: FBT001  (a value)
-        """Whether any rank has a flag, of arrays like `like`, whose entries can be read."""
-        number = namespace_of(like).full((1,), float(flag), dtype=like.dtype, device=device_of(like))
-        return bool(readable_entry(self.largest(number), largest))
+    def largest_number(self, number: float, like: Array) -> float:
+        """Largest of a number over the ranks; entries of arrays like `like` can be read."""
+        own = namespace_of(like).full((1,), number, dtype=like.dtype, device=device_of(like))
+        return readable_entry(self.largest(own), largest) or 0.0
 
     def largest(self, x: Array, *, of_columns: bool = False) -> Array:
         """Maximum over the ranks, or over the ranks for each column, as a constant."""

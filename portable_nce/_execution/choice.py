@@ -259,11 +259,7 @@ def _obstacle(matrix: ScoreMatrix, family: FamilySpec) -> str | None:
 
 
 def _distances_may_overflow(matrix: ScoreMatrix) -> bool:
-    return (
-        matrix.bound == math.inf
-        and len(matrix.columns) > 0
-        and may_overflow(matrix.similarity, matrix.rows[0], matrix.columns[0])
-    )
+    return matrix.bound == math.inf and may_overflow(matrix.similarity, matrix.rows, matrix.columns)
 
 
 # ----------------------------------------------------------------------------------------------------- two-sided sweeps

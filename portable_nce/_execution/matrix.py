@@ -47,13 +47,13 @@ class Shard(NamedTuple):
     n_own_columns: int
 
 
-def may_overflow(similarity: Similarity, x: Array, y: Array, shards: Shards | None = None) -> bool:
+def may_overflow(similarity: Similarity, rows: Operands, columns: Operands, shards: Shards | None = None) -> bool:
     """Whether distances are known to be so large that scores may be -inf, which masks leave out; of any rank."""
     function = similarity.scores
-    if not (isinstance(function, PairFunction) and function.distance and is_readable(x)):
+    if not (isinstance(function, PairFunction) and function.distance and is_readable(rows[0])):
         return False
-    found = math.inf in {largest_length(z) for z in (x, y)}
-    return found if shards is None else shards.any(found, x)
+    longest = max(largest_length(x) for x in (rows[0], columns[0]))
+    return (longest if shards is None else shards.largest_number(longest, rows[0])) == math.inf
 
 
 class ScoreMatrix(NamedTuple):
